@@ -14,23 +14,24 @@
 --     MySQL     CREATE USER innoscope@localhost IDENTIFIED WITH auth_socket;
 --     MariaDB   CREATE USER innoscope@localhost IDENTIFIED VIA unix_socket;
 
--- Connections from this host only. The agent uses one connection; two more are for commands that use this account.
+-- Connections from this host only. The agent uses two connections, and a third one while it captures an incident; two more
+-- are for commands that use this account.
 CREATE USER innoscope@localhost IDENTIFIED BY 'change me'
-  /*!50706 WITH MAX_USER_CONNECTIONS 3 */ /*M!100201 WITH MAX_USER_CONNECTIONS 3 */;
+  /*!50706 WITH MAX_USER_CONNECTIONS 5 */ /*M!100201 WITH MAX_USER_CONNECTIONS 5 */;
 
 -- Required by information_schema.INNODB_METRICS and SHOW ENGINE INNODB STATUS, and to see all threads.
 GRANT PROCESS ON *.* TO innoscope@localhost;
 
 -- Required by SHOW SLAVE STATUS, which shows whether a replica has stopped, and why. On MySQL and on MariaDB before 10.5.2, the
--- privilege reads no user data: it also permits SHOW MASTER STATUS and SHOW BINARY LOGS (names and sizes of the files).
+-- privilege gives no access to user data: it also permits SHOW MASTER STATUS and SHOW BINARY LOGS (names and sizes of the files).
 GRANT REPLICATION CLIENT ON *.* TO innoscope@localhost;
--- MariaDB 10.5.2 and newer: there, the privilege would permit SHOW BINLOG EVENTS, which shows changed data, but not SHOW SLAVE
--- STATUS. That needs SLAVE MONITOR (10.5.9 and newer), which also permits SHOW RELAYLOG EVENTS. If a replica's account must not
--- read its relay log, remove the last line: the findings about replication then report an unknown state.
+-- On MariaDB 10.5.2 and newer, the privilege would permit SHOW BINLOG EVENTS, which shows changed data, but not SHOW SLAVE
+-- STATUS. The latter needs SLAVE MONITOR (10.5.9 and newer), which also permits SHOW RELAYLOG EVENTS. If a replica's account must
+-- not read its relay log, remove the line with SLAVE MONITOR: the findings about replication then report an unknown state.
 /*M!100502 REVOKE REPLICATION CLIENT ON *.* FROM innoscope@localhost */;
 /*M!100509 GRANT SLAVE MONITOR ON *.* TO innoscope@localhost */;
 
--- Required to name the blockers: holders of metadata locks and rows, and the connection of each thread. MySQL 5.7 and MariaDB
+-- Required to name the holders of metadata locks and row locks, and the connection of each thread. MySQL 5.7 and MariaDB
 -- record metadata locks only if wait/lock/metadata/sql/mdl is enabled (servers.md).
 /*!50703 GRANT SELECT ON performance_schema.metadata_locks TO innoscope@localhost */;
 /*!50703 GRANT SELECT ON performance_schema.threads TO innoscope@localhost */;

@@ -16,5 +16,7 @@ cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
 clang-format --dry-run --Werror probes/snapshot/*.[ch] probes/profile/*.[ch] probes/trace/*.c probes/uprobes/*.c probes/include/*.h
 cargo fmt --manifest-path agent/native/Cargo.toml --check
 cargo fmt --manifest-path tests/fuzz/rust/Cargo.toml --check
+# The same as setup.sh uses. Otherwise, the next build recompiles PyO3 and the core.
+export PYO3_PYTHON=$PWD/.venv/bin/python3
 cargo clippy --manifest-path agent/native/Cargo.toml --release --all-targets --no-default-features -- -D warnings
 cargo clippy --manifest-path agent/native/Cargo.toml --release -- -D warnings

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Run Innoscope from the folder of this script, with $INNOSCOPE_PYTHON or with the first supported Python on PATH.
+# Run Innoscope from the directory of this script, with $INNOSCOPE_PYTHON or with the first supported Python on PATH.
 home=$(dirname "$(readlink -f "$0")")
 supported='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))'
 for python in ${INNOSCOPE_PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do

@@ -33,7 +33,7 @@ ALERTS: Final = Path(__file__).parents[1] / "dashboards" / "alerts"
 #: ``LEAST_WINDOW_MS`` long, because a rate needs several scrapes.
 FACTOR: Final = 60
 LEAST_WINDOW_MS: Final = 4_000
-_PATIENCE_S: Final = 30
+_PATIENCE_S: Final = 60
 _MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WAITS: Final = ("group_wait", "group_interval", "repeat_interval")
 _WINDOW: Final = re.compile(r"\[(\d+)(ms|s|m|h|d)\]")
@@ -85,7 +85,7 @@ def _with_its_templates() -> list[str]:
 
 
 class Notified:
-    """A webhook that stores Alertmanager's notifications, as a context manager."""
+    """Context manager: a webhook that stores Alertmanager's notifications."""
 
     def __init__(self) -> None:
         self.notifications: list[dict[str, Any]] = []
@@ -113,7 +113,7 @@ class Notified:
         self._server.server_close()
 
     def summary(self) -> list[tuple[str, str]]:
-        """Return (alert, status) for each notification, in order."""
+        """Return (alert, status) for each alert in the notifications, in order."""
         return [
             (one["labels"]["alertname"], one["status"])
             for notification in list(self.notifications)
@@ -179,7 +179,7 @@ class Alertmanager:
 
 
 class Alerting(Prometheus):
-    """A Prometheus with the scaled rules, which scrapes every second and sends alerts."""
+    """A Prometheus server with the scaled rules, which scrapes every second and sends alerts."""
 
     def __init__(self, folder: Path, target: int, alertmanager: Alertmanager | None = None) -> None:
         super().__init__(folder, target)
@@ -203,6 +203,12 @@ class Alerting(Prometheus):
         """Return the state of each pending or firing alert."""
         alerts = self.get("/api/v1/alerts")["alerts"]
         return {one["labels"]["alertname"]: one["state"] for one in alerts}
+
+    def description(self, alert: str) -> str:
+        """Return the description of an alert as of the last evaluation; empty if it is not active."""
+        alerts = self.get("/api/v1/alerts")["alerts"]
+        found = [one for one in alerts if one["labels"]["alertname"] == alert]
+        return str(found[0]["annotations"]["description"]) if found else ""
 
     def fired(self, seconds: float) -> dict[str, int]:
         """Return the number of evaluations in the last ``seconds`` at which each alert was firing."""

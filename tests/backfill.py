@@ -1,4 +1,4 @@
-"""Write series for every declared metric and label value into a Prometheus before it starts."""
+"""Write series for every declared metric into Prometheus' data directory before it starts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SCRAPE = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 
 
 def backfill(folder: Path, end: int) -> None:
-    """Write five minutes of samples up to ``end`` (Unix time) for a Prometheus in ``folder``."""
+    """Write five minutes of samples up to ``end`` (Unix time) for a Prometheus server in ``folder``."""
     text = folder / "catalog.om"
     text.write_text("".join(f"{line}\n" for line in _lines(end)) + "# EOF\n")
     command = [
@@ -56,7 +56,7 @@ def _type(metric: Metric) -> str:
 
 
 def _labels(metric: Metric) -> Iterator[dict[str, str]]:
-    """Yield every combination of label values."""
+    """Yield every combination of the label values that ``_values`` selects."""
     base = {"job": JOB, "instance": "host"} | ({} if metric.own else {"server": "shop"})
     for values in itertools.product(*(_values(label) for label in metric.labels)):
         yield base | dict(zip((label.name for label in metric.labels), values, strict=True))

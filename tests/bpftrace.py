@@ -25,14 +25,14 @@ _END_S: Final = 60
 
 
 class Bpftrace:
-    """Run a bpftrace program during the block, with all probes attached. ``maps`` is set after the block.
+    """Context manager: a bpftrace program, with all probes attached while the block runs.
 
-    ``maps`` contains the values of the program's maps by name, such as ``@n``.
+    After the block, ``maps`` contains the values of the program's maps by name, such as ``@n``.
     """
 
     def __init__(self, program: str, *, most_keys: int = 4096) -> None:
         ensure_packages(["bpftrace"])
-        # Each instance has its own number, because every bpftrace on the host sees each call.
+        # Each instance has its own number, because every bpftrace on the host sees each getpgid() call.
         self._end = secrets.choice(_NO_PIDS)
         self._program = program + _FRAME.format(end=self._end)
         self._most_keys = most_keys
@@ -88,7 +88,7 @@ class Bpftrace:
 
 
 class Independent(Bpftrace):
-    """Count the hits of ``probes`` (bpftrace probes with optional filters) while the block runs."""
+    """A count of the hits of ``probes`` (bpftrace probes with optional filters) while the block runs."""
 
     def __init__(self, *probes: str) -> None:
         super().__init__("\n".join(f"{probe} {{ @n = count(); }}" for probe in probes))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def self_signed(folder: Path, name: str = "") -> None:
-    """Create ``cert.pem`` and ``key.pem``, with the prefix ``name``."""
+    """Create ``cert.pem`` and ``key.pem`` in ``folder``; ``name`` is a prefix of both file names."""
     key, cert = folder / f"{name}key.pem", folder / f"{name}cert.pem"
     kind = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     files = [

@@ -1,6 +1,6 @@
-"""``make run``: dump the stacks of the host's server, or of a temporary one under load, then run an agent.
+"""``make run``: run an agent, and show the stacks of the host's server, or of a temporary one under load.
 
-The agent's sensor takes one snapshot per second until Ctrl-C. Nothing is left behind.
+After the first snapshot, one per second is summarized in a line until Ctrl-C. Nothing is left behind.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.engine import Engine
-from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.fold import Filter, StackReport
 from innoscope.sampling.render import render
 from innoscope.sampling.render.words import headline
 from innoscope.target import allowed_users
@@ -73,7 +73,7 @@ def _throw_away(stack: contextlib.ExitStack) -> int:
 def _agent(stack: contextlib.ExitStack) -> int:
     """Start an agent with its sensor; return its port once it is ready."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="innoscope-")))
-    folder.chmod(0o755)  # the agent drops root
+    folder.chmod(0o755)  # the agent drops root privileges
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -98,7 +98,7 @@ def _agent(stack: contextlib.ExitStack) -> int:
 
 
 def _scraped(stack: contextlib.ExitStack, port: int) -> None:
-    """Start a Prometheus beside the temporary server, to show the metrics over time."""
+    """Start Prometheus alongside the temporary server, to show the metrics over time."""
     from prometheus import Prometheus
 
     print(
@@ -152,8 +152,8 @@ def _watch(target: Target, port: int) -> None:
         print(headline(_snapshot(engine, target)), flush=True)
 
 
-def _snapshot(engine: Engine, target: Target) -> Report:
-    report = Report(target, Filter())
+def _snapshot(engine: Engine, target: Target) -> StackReport:
+    report = StackReport(target, Filter())
     report.add(engine.take_snapshot())
     return report
 

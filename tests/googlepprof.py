@@ -8,35 +8,21 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import gotools
 from servers import cache
-from servers.packages import ensure_commands
 
 _HOME = Path(__file__).parent / "google_pprof"
 #: Options that prevent network access, and keep pprof from omitting nodes or changing names.
 _UNCHANGED = ("-symbolize=none", "-nodecount=1000000", "-nodefraction=0", "-edgefraction=0")
-_PATIENCE_S = 600
 
 
 def binary() -> Path:
     """Return the path of pprof in the cache; build pprof if this version is missing."""
-    made_of = cache.sha256(_HOME / "go.sum")[:12]
-    home = cache.root() / "tools" / f"google-pprof-{made_of}"
-    with cache.locked(home.name):
-        if not home.exists():
-            ensure_commands("go")
-            with cache.made_whole(home) as scratch:
-                _build(scratch / "pprof")
-    return home / "pprof"
 
+    def build(folder: Path) -> None:
+        gotools.go("build", "-o", str(folder / "pprof"), "github.com/google/pprof", folder=_HOME)
 
-def _build(to: Path) -> None:
-    """Build pprof; go.sum verifies the downloads."""
-    environment = os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "CGO_ENABLED": "0"}
-    command = ["go", "build", "-o", str(to), "github.com/google/pprof"]
-    done = subprocess.run(
-        command, cwd=_HOME, env=environment, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    return gotools.cached(f"google-pprof-{cache.sha256(_HOME / 'go.sum')[:12]}", build) / "pprof"
 
 
 def _run(file: Path, *options: str) -> str:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def package(name: str, version: str, integrity: str) -> Path:
-    """Return the package's folder. ``integrity`` is the registry's ``sha512-…`` checksum of the tarball."""
+    """Return the package's directory.
+
+    ``integrity`` is the registry's ``sha512-…`` checksum of the tarball.
+    """
     plain = name.replace("/", "-")  # a scoped name contains a slash
     home = cache.root() / "npm" / f"{plain}-{version}"
     if not home.exists():

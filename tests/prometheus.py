@@ -5,24 +5,23 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any
 
-from servers import Keeper, cache
+from servers import Keeper, cache, free_port
 from servers.debian import unpack_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_PATIENCE_S = 30
+_PATIENCE_S = 60
 
 
 class Prometheus:
-    """A Prometheus on a free loopback port, with its data in ``folder``, as a context manager.
+    """Context manager: a Prometheus server on a free loopback port, with its data in ``folder``.
 
     ``options`` contains further lines of the scrape configuration. ``rules`` lists rule files, which are
     evaluated at the same interval. The block begins after three scrapes. Data that ``folder``/data already
@@ -32,9 +31,7 @@ class Prometheus:
     def __init__(
         self, folder: Path, target: int, *options: str, interval_s: int = 1, rules: Iterable[Path] = ()
     ) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         config = folder / "prometheus.yml"
         lines = [
             f"global: {{scrape_interval: {interval_s}s, scrape_timeout: {interval_s}s,"
@@ -72,6 +69,13 @@ class Prometheus:
         """Return the value of the query's only series."""
         (series,) = self._until(query)
         return float(series["value"][1])
+
+    def until(self, condition: str) -> None:
+        """Wait until a comparison such as ``up == 1`` holds for a series.
+
+        A scrape may be late, and the agent's collectors may need a moment after its start.
+        """
+        self._until(condition)
 
     def range(self, query: str, start: float, end: float, step: float) -> list[Any]:
         """Return the series of a range query: ``metric`` and ``values``, pairs of time and text."""

@@ -26,7 +26,8 @@ OF_COUNTERS = ("rate", "irate", "increase", "resets")
 class Use:
     """A selector of a query.
 
-    ``matchers`` map labels to (operator, value); ``around`` lists the functions around it, outermost first.
+    ``matchers`` map labels to (operator, value). ``around`` lists the functions and aggregations around it,
+    outermost first. ``grouped`` contains the labels of their ``by`` clauses.
     """
 
     name: str
@@ -37,12 +38,12 @@ class Use:
 
     @property
     def labels(self) -> set[str]:
-        """Return all labels that the query uses."""
+        """Return the labels in the selector's matchers and in the ``by`` clauses around it."""
         return set(self.matchers) | self.grouped
 
     @property
     def values(self) -> dict[str, set[str]]:
-        """Return the strings that labels are compared with, except for the dashboards' variables."""
+        """Return the words that each label is compared with; omit the labels of the dashboards' variables."""
         return {
             label: set(re.findall(r"\w+", value))
             for label, (_, value) in self.matchers.items()

@@ -1,8 +1,8 @@
 """A strict receiver for the documented ingest APIs of Pyroscope and Parca. It can also misbehave.
 
-It enforces the rules of these sources: pkg/ingester/pyroscope/ingest_handler.go and api/model/labelset in
-Pyroscope; profilestore.proto with its JSON gateway and pkg/normalizer in Parca. It replies to undocumented
-requests with status 400 and stores the reason in ``complaints``.
+The receiver enforces the rules of these sources: pkg/ingester/pyroscope/ingest_handler.go and
+api/model/labelset in Pyroscope; profilestore.proto with its JSON gateway and pkg/normalizer in Parca. It
+replies to undocumented requests with status 400 and stores the reason in ``complaints``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 import pprofile
@@ -46,10 +46,18 @@ class Received:
 
 
 class Receiver:
-    """A receiver on a loopback port, as a context manager. Each request triggers the next of ``faults``."""
+    """Context manager: a receiver on a loopback port.
+
+    Each request triggers the next fault in ``faults``; if there is none left, ``always``, if it is set.
+    """
 
     def __init__(
-        self, kind: str = "pyroscope", *, certificate: Path | None = None, host: str = "127.0.0.1"
+        self,
+        kind: str = "pyroscope",
+        *,
+        certificate: Path | None = None,
+        host: str = "127.0.0.1",
+        handler: type[Handler] | None = None,
     ) -> None:
         self.kind = kind
         self.received: list[Received] = []
@@ -59,7 +67,7 @@ class Receiver:
         self.always: Callable[[Handler], None] | None = None
         self.ended = threading.Event()
         self._changed = threading.Condition()
-        self._server = _Server((host, 0), Handler)
+        self._server = _Server((host, 0), handler or Handler)
         self._server.receiver = self
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -68,7 +76,7 @@ class Receiver:
         scheme = "https" if certificate else "http"
         self.url = f"{scheme}://{host}:{self._server.server_address[1]}"
 
-    def __enter__(self) -> Receiver:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
@@ -98,7 +106,7 @@ class Receiver:
             self.received.append(one)
             self._changed.notify_all()
 
-    def until(self, holds: Callable[[], bool], patience_s: float = 30) -> None:
+    def until(self, holds: Callable[[], bool], patience_s: float = 60) -> None:
         """Wait until the condition holds; check it after each request."""
         deadline = time.monotonic() + patience_s
         with self._changed:
@@ -124,7 +132,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Handle the requests of one connection: trigger a fault, or check and store the profile."""
+    """A handler of the requests on a connection, which triggers a fault, or checks and stores the profile."""
 
     protocol_version = "HTTP/1.1"
     server: _Server
@@ -220,7 +228,7 @@ def label_set(name: str) -> dict[str, str]:
 def status(
     code: int, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> Callable[[Handler], None]:
-    """Read the whole request, then reject it."""
+    """Return a fault that reads the whole request and responds with the status ``code``."""
 
     def act(handler: Handler) -> None:
         handler.body()

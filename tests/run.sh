@@ -13,8 +13,14 @@ PYTHONPATH=tests .venv/bin/python -c \
 PYTHONPATH=tests .venv/bin/python -m servers fetch
 cargo test --manifest-path agent/native/Cargo.toml --release --no-default-features --quiet
 
-# First run the tests that can run in parallel, in three processes, then the others (tests/conftest.py).
+# Run the tests in three groups, in three processes, two and one (tests/conftest.py). The order of the directories
+# puts the files with the longest tests first, so that the processes finish at the same time.
 failed=0
-.venv/bin/pytest -n 3 --dist loadfile -m parallel "$@" || failed=1
-.venv/bin/pytest -m "not parallel" "$@" || failed=1
+if [[ " $* " == *" --full "* ]]; then
+    tests/asan.sh || failed=1
+fi
+by_file=(--dist loadfile --no-loadscope-reorder)
+.venv/bin/pytest -n 3 "${by_file[@]}" -m parallel "$@" || failed=1
+.venv/bin/pytest -n 2 "${by_file[@]}" -m paired "$@" || failed=1
+.venv/bin/pytest -m "not parallel and not paired" "$@" || failed=1
 exit "$failed"

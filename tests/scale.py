@@ -2,7 +2,8 @@
 
 A test that the quick suite does not need is marked ``@long("reason")``. A test that repeats its work gets the
 number of repetitions from ``count``. A test with many parameters selects a few of them with ``few``. The
-option ``--full`` selects the full suite.
+option ``--full`` selects the full suite. The ``--repetitions`` option sets the number for tests that use
+``repetitions``.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ _Value = TypeVar("_Value", int, float)
 
 
 class _Chosen:
-    """The size of this run. tests/conftest.py sets it before it imports any test."""
+    """The size of this run. tests/conftest.py sets it before pytest imports any test."""
 
     full = False
+    repetitions: int | None = None
 
 
 chosen = _Chosen()
@@ -34,6 +36,11 @@ chosen = _Chosen()
 def count(*, quick: _Value, full: _Value) -> _Value:
     """Return the number of repetitions, rounds or seconds for this run."""
     return full if chosen.full else quick
+
+
+def repetitions(*, quick: int, full: int) -> int:
+    """Return the number given by ``--repetitions`` or, without this option, the result of ``count``."""
+    return count(quick=quick, full=full) if chosen.repetitions is None else chosen.repetitions
 
 
 def few(values: Iterable[object], *quick: object, reason: str) -> list[ParameterSet]:

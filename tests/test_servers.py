@@ -125,7 +125,7 @@ def test_killed_server_under_a_workload_is_not_an_error() -> None:
 
 
 def test_redo_log_size_can_be_changed() -> None:
-    """Change the size on MySQL 5.5, which refuses to start if the existing log has another size."""
+    """Change the size on MySQL 5.5, which refuses to start if the existing log has a different size."""
     server = Server("mysql-5.5.9", options={"innodb_log_file_size": "16M"})
     with server:
         assert server.sql("SELECT @@innodb_log_file_size") == [(16 << 20,)]

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Webhook:
-    """A receiver of JSON documents, as a context manager.
+    """Context manager: a receiver of JSON documents. It accepts files (PUT), too, and ignores them.
 
-    The first requests get ``statuses``, one each, and all others 200. ``received`` has the documents that
-    were answered with 200.
+    The first requests get ``statuses``, one each, and all others 200. ``received`` contains the documents
+    that were answered with 200.
     """
 
     def __init__(self, statuses: Iterable[int] = ()) -> None:
@@ -29,6 +29,12 @@ class Webhook:
             def do_POST(self) -> None:
                 document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 self.send_response(webhook._take(document))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def do_PUT(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 

@@ -22,8 +22,10 @@ class NativeError(Exception):
 
 @final
 class Frame:
-    """One function on a stack. Raises ValueError for a name that is not valid Unicode, and OverflowError for
-    an offset that is not a 64-bit address."""
+    """One function on a stack.
+
+    Raise ValueError if the name is not valid Unicode, or OverflowError if the offset is not a 64-bit address.
+    """
 
     function: str | None  # None if no symbol covers the address
     module: str  # the file's base name
@@ -61,8 +63,8 @@ class RawSnapshot:
     method: str  # bpf, bpf-nosleep, procfs or ptrace
     copy_ns: int  # from the start of the first copy to the end of the last one, including retries
     unwind_ns: int
-    symbolise_ns: int
-    unchanged: int  # threads that had not run since the last snapshot, so that their stacks were not copied
+    symbolize_ns: int
+    unchanged: int  # threads that had not run since the last snapshot, so their stacks were not copied
     retried: int  # threads that had to be copied again
     sampled: int  # threads on a CPU that a perf event sampled
     shallow: int  # threads whose stack was truncated because ``most_bytes`` was reached
@@ -82,7 +84,7 @@ class ModuleInfo:
 
 @final
 class Process:
-    """Takes snapshots of a process, and caches its modules and symbols between them. Not thread-safe."""
+    """A source of snapshots of a process, which caches the modules and symbols. Not thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Process:
     method: str  # the method in use: bpf, bpf-nosleep, procfs or ptrace
     def take_snapshot(self) -> RawSnapshot: ...
     def run_counts(self, tids: Sequence[int]) -> dict[int, int]:
-        """Return the current run counts of threads: nanoseconds on a CPU plus how often they were scheduled.
+        """Return the current run counts of threads: nanoseconds on a CPU plus the number of times scheduled.
 
         A thread whose count is the same in ``copied_run_counts`` of the next or the last snapshot did not run
         in between. Threads that have exited are omitted. With ptrace, all are omitted, because stopping a
@@ -108,7 +110,7 @@ class Process:
         """
 
     def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
-        """Return the run counts when the last snapshot copied the threads, if they were off the CPU then."""
+        """Return the run counts that threads off the CPU had when the last snapshot copied them."""
 
     def modules(self) -> list[ModuleInfo]: ...
 
@@ -125,29 +127,43 @@ class ElfInfo:
     debuglink: str | None  # file name in .gnu_debuglink
 
 def serve_confined() -> None:
-    """Serve the parent process as the child that reads debug information. Does not return."""
+    """Serve the parent process as the child that reads debug information. This function does not return."""
+
+def limit_retained_memory() -> None:
+    """Limit the freed memory that malloc keeps. Call this before any thread starts."""
 
 def print_only_location_of_panics() -> None:
     """Print only the location of a panic. The message, which may quote untrusted text, is not printed."""
 
 def become_confined(program: str, arguments: Sequence[str]) -> None:
-    """Replace this process with a confined program: as nobody if we are root, no capabilities, no network.
+    """Replace this process with a confined program, which has no capabilities and no network access.
 
-    Raise OSError.
+    If this process is root, the program runs as ``nobody``.
+
+    Raise OSError if this fails; otherwise, the function does not return.
     """
 
 def open_regular(path: str) -> int:
     """Open a regular file and return its descriptor. A path below /proc/PID/root cannot leave that root.
 
-    Raise OSError.
+    Raise OSError if the file cannot be opened or is not a regular file.
+    """
+
+def file_identity(path: str) -> tuple[int, int]:
+    """Return the device and inode of a file. A path below /proc/PID/root cannot leave that root.
+
+    Raise OSError if the kernel reports an error.
     """
 
 def elf_info(path: str) -> ElfInfo: ...
 def find_debug_file(path: str, debug_dirs: Sequence[str]) -> str | None:
-    """Find the separate debug file of an ELF file by build-id or .gnu_debuglink (with CRC check), or None."""
+    """Return the path of an ELF file's separate debug file, or None.
 
-class WaitRule(Protocol):
-    """A rule of waits.yaml; the fields are documented in wait_catalog.Rule."""
+    The file is found by build-id or by .gnu_debuglink, and its build-id or CRC is checked.
+    """
+
+class _WaitRule(Protocol):
+    """A rule of waits.yaml; the fields are documented in wait_catalog.WaitRule."""
 
     @property
     def wait(self) -> str: ...
@@ -170,12 +186,12 @@ class WaitRule(Protocol):
 
 @final
 class Classifier:
-    """Assigns wait classes: the first rule whose conditions all hold wins. Results are cached by name."""
+    """The rules that assign wait classes. The first rule whose conditions all hold wins."""
 
     def __init__(
-        self, rules: Sequence[WaitRule], class_states: Mapping[str, str], libraries: Sequence[str]
+        self, rules: Sequence[_WaitRule], class_states: Mapping[str, str], libraries: Sequence[str]
     ) -> None:
-        """Compile the rules. Raise ValueError for a malformed pattern.
+        """Compile the rules. Raise ValueError if a pattern is malformed.
 
         ``class_states`` maps a class to the default state of its rules. ``libraries`` contains patterns for
         files that are not the server's own.
@@ -201,7 +217,7 @@ class Classifier:
     def server_frames(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Return the frames from the server's own innermost function outward; all if there is none."""
 
-class KindPatterns(Protocol):
+class _KindPatterns(Protocol):
     """A kind of thread in threads.yaml."""
 
     @property
@@ -219,10 +235,10 @@ class ThreadKind:
 
 @final
 class ThreadKinds:
-    """Assigns kinds to threads by the functions at the root of a stack, else by the thread's name."""
+    """The kinds of threads, recognized by the functions at the root of a stack, else by the thread's name."""
 
-    def __init__(self, kinds: Mapping[Any, KindPatterns], pool: Sequence[str]) -> None:
-        """Compile ``kinds`` and ``pool`` from threads.yaml. Raise ValueError for a malformed pattern."""
+    def __init__(self, kinds: Mapping[Any, _KindPatterns], pool: Sequence[str]) -> None:
+        """Compile ``kinds`` and ``pool`` from threads.yaml. Raise ValueError if a pattern is malformed."""
 
     def of(self, frames: Sequence[Frame], comm: str) -> ThreadKind:
         """Return the kind of a thread with the stack ``frames`` (innermost first) and the name ``comm``."""
@@ -232,7 +248,7 @@ class Patterns:
     """Patterns for whole names: names with ``*`` and ``?``, or ``/a regular expression/``."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Compile the patterns. Raise ValueError for a malformed pattern."""
+        """Compile the patterns. Raise ValueError if a pattern is malformed."""
 
     def matches(self, name: str) -> bool:
         """Return whether one of the patterns matches the name."""
@@ -255,13 +271,19 @@ class Symbol:
     def __init__(self, address: int, size: int) -> None: ...
 
 def symbol_in_file(path: str, names: Sequence[str]) -> dict[str, Symbol]:
-    """Return the named symbols of a file (.symtab, else .dynsym), with ELF virtual addresses."""
+    """Return the named symbols of a file (.symtab, else .gnu_debugdata and .dynsym).
+
+    The addresses are ELF virtual addresses.
+    """
 
 def symbol_in_process(pid: int, names: Sequence[str]) -> dict[str, Symbol]:
     """Return the named symbols of the main executable, with addresses in the process."""
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Read memory with process_vm_readv. Raise NativeError (gone, rights; internal if it is not mapped)."""
+    """Read memory with process_vm_readv.
+
+    Raise NativeError: gone, rights, or internal if the memory is not mapped.
+    """
 
 @final
 class Command:
@@ -270,7 +292,7 @@ class Command:
     thd: int  # address of the connection
     connection: int
     number: int  # enum_server_command
-    query: int  # the number of the statement, which the server never uses again; 0 if there is none
+    query: int  # the statement's id, which the server never reuses; 0 if there is none
     start: int  # address of the text
     length: int
     def __init__(
@@ -292,9 +314,9 @@ class StatementDetails:
 
 @final
 class StatementReader:
-    """Reads the commands that connections are executing, from a server's memory. Not thread-safe.
+    """A reader of the commands that connections are executing, in a server's memory. Not thread-safe.
 
-    Raises ValueError if a member or variable is missing.
+    Raise ValueError if a member or variable is missing.
     """
 
     def __init__(
@@ -317,7 +339,7 @@ class StatementReader:
         """
 
     def choose(self, tids: Sequence[int]) -> None:
-        """Choose the connections of these threads, as ``find`` last read them, instead of the busy ones."""
+        """Choose the connections of these threads, as of the last ``find``, even if they were idle then."""
 
     def commands(self) -> dict[int, Command]:
         """Return the current commands of the connections that ``find`` or ``choose`` chose, by thread id.
@@ -334,9 +356,9 @@ class StatementReader:
         """
 
 def read_many(pid: int, places: Sequence[tuple[int, int]]) -> list[bytes | None]:
-    """Return the bytes at each ``(address, size)``, or None if it is not mapped.
+    """Return the bytes at each ``(address, size)``, or None if the range is not mapped.
 
-    One call of process_vm_readv reads up to 1,024 places.
+    One call to process_vm_readv reads up to 1,024 ranges.
     """
 
 @final
@@ -349,7 +371,7 @@ class Globals:
 def globals_in_process(
     pid: int, names: Sequence[str], debug_dirs: Sequence[str], debug_files: Mapping[str, str]
 ) -> Globals:
-    """Return functions and variables of the executable, with addresses in the process.
+    """Return the named functions and variables of the executable, with addresses in the process.
 
     Unlike symbol_in_process, also read a separate debug file. Names that several static functions or
     variables share are omitted.
@@ -361,8 +383,8 @@ class Member:
 
     ``offsets[0]`` is added to the variable's address, and each further offset to the pointer that is read
     there. If ``count`` is not 1, the value is the sum over ``count`` elements, ``stride`` bytes apart. A
-    ``count`` of 0 means ``[*]`` on a pointer, where the number of elements is unknown. Raises
-    ValueError for an unknown kind.
+    ``count`` of 0 means ``[*]`` on a pointer, where the number of elements is unknown. Raise
+    ValueError if the kind is unknown.
     """
 
     offsets: tuple[int, ...]
@@ -402,7 +424,7 @@ PACK_FORMAT: int
 class Pack:
     """A symbol pack, read in full. Its owner, its checksum and every length are checked.
 
-    Raises NativeError (``pack``) if the pack is rejected.
+    Raise NativeError (``pack``) if the pack is rejected.
     """
 
     def __init__(self, path: str) -> None: ...
@@ -419,16 +441,20 @@ class Pack:
     layout: bytes
 
 def pack_folder() -> str:
-    """Return the folder of this host's packs: ``$INNOSCOPE_SYMBOLS``, else /etc/innoscope/symbols.d."""
+    """Return the directory of this host's packs: ``$INNOSCOPE_SYMBOLS``, else /etc/innoscope/symbols.d."""
 
 def find_pack(build_id: str) -> str | None:
     """Return the path of the pack for a build, or None.
 
-    The pack's owner and checksum are checked, but its content is not unpacked.
+    The pack's owner and checksum are checked, but its content is not unpacked. Raise NativeError (``pack``)
+    if the pack is rejected.
     """
 
 def pack_payload(path: str, about: bytes, layout: bytes) -> bytes:
-    """Return the content of a pack made from this file. The caller compresses the content with zlib."""
+    """Return the content of a pack made from this file. The caller compresses the content with zlib.
+
+    Raise NativeError (``elf``) if the file cannot be used.
+    """
 
 def pack_seal(build_id: str, compressed: bytes, unpacked: int) -> bytes:
     """Return the pack with this compressed payload; ``unpacked`` is the payload's size before compression."""
@@ -442,6 +468,7 @@ HostFeature: TypeAlias = Literal[
     "profile-perf",
     "profile-waits-perf",
     "uprobe-links",
+    "uprobe-events",
     "ptrace",
 ]
 
@@ -456,17 +483,18 @@ class Feature:
 def detect(feature: HostFeature) -> Feature:
     """Test a feature on this host. Raise OSError or NativeError if the test itself fails.
 
-    - ``bpf``, ``bpf-nosleep``: load and run the sleepable or the other snapshot program on this process
+    - ``bpf``, ``bpf-nosleep``: run the sleepable or the non-sleepable snapshot program on this process
     - ``procfs``: copy the threads of this process by reading /proc
     - ``perf``: sample the user registers and the stack of a thread with a perf event
     - ``profile-bpf``, ``profile-perf``: profile this process's CPU time with BPF or with perf events,
       respectively
     - ``profile-waits-perf``: profile this process's waits with perf events
-    - ``uprobe-links``: count the calls of all threads with a BPF link for uprobes
+    - ``uprobe-links``: count the calls made by all threads with a BPF link for uprobes
+    - ``uprobe-events``: the same with a perf event
     - ``ptrace``: seize, interrupt and detach a child process
     """
 
-class PprofSample(Protocol):
+class _PprofSample(Protocol):
     """A stack in a profile. Frames are innermost first."""
 
     @property
@@ -476,7 +504,7 @@ class PprofSample(Protocol):
     @property
     def labels(self) -> Mapping[str, str]: ...
 
-class SampleType(Protocol):
+class _SampleType(Protocol):
     """The name and the unit of the counts in a profile, such as ``threads`` and ``count``."""
 
     @property
@@ -485,9 +513,9 @@ class SampleType(Protocol):
     def unit(self) -> str: ...
 
 def pprof(
-    samples: Sequence[PprofSample],
+    samples: Sequence[_PprofSample],
     *,
-    sample_type: SampleType,
+    sample_type: _SampleType,
     taken_at_ns: int,
     duration_ns: int,
 ) -> bytes:
@@ -508,15 +536,19 @@ def is_unfinished(statement: bytes) -> bool:
     The default SQL mode is assumed. If the answer depends on the server's version, return True.
     """
 
-#: The texts of a sample, in the order of the columns.
+def blake2s(data: bytes, *, size: int) -> bytes:
+    """Return the same digest as ``hashlib.blake2s``, whose module would load OpenSSL into the sensor."""
+
+#: The names of a sample's text columns, in the order of the columns.
 HISTORY_TEXTS: list[str]
 
 @final
 class HistoryHour:
     """The samples of an hour that are not in a file yet. Thread-safe."""
 
-    #: The number of samples, and the estimated size of everything that is not in a file yet.
+    #: Number of samples.
     rows: int
+    #: Estimated size of everything that is not in a file yet.
     used_bytes: int
     #: True if there is no snapshot, not even one without busy threads.
     empty: bool
@@ -531,7 +563,9 @@ class HistoryHour:
     ) -> None:
         """Add snapshots: the time in Unix microseconds, the weight in seconds, and for each busy thread the
         id, the position of its shape in ``shapes``, its connection, and the connection that it is waiting
-        for. A shape has texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack. Raise ValueError.
+        for. A shape consists of texts, in the order of ``HISTORY_TEXTS``, and the hash of a stack.
+
+        Raise ValueError if the columns have different lengths, or if a position is not in ``shapes``.
         """
 
     def add_stack(self, stack: int, functions: Sequence[str]) -> None:
@@ -541,16 +575,25 @@ class HistoryHour:
         """Add the text of a digest, unless the hour's files contain it."""
 
     def write(self, folder: PathLike[str]) -> None:
-        """Write one file per table that has rows, and wait until they are on the disk. Raise OSError."""
+        """Write one file per table that has rows, and wait until they are on the disk.
+
+        Raise OSError if a file cannot be written.
+        """
 
     def clear(self, written: bool) -> None:
-        """Discard the samples, because they have been written or cannot be written."""
+        """Discard the samples. ``written`` is false if they could not be written."""
 
 def history_check(table: str, path: PathLike[str]) -> int:
     """Return the number of rows of a file. Raise OSError, or NativeError if the file is damaged."""
 
+def history_open(table: str, path: PathLike[str]) -> int:
+    """Check a file as ``history_check`` does, and return a descriptor of it, which the caller must close."""
+
 def history_merge(table: str, inputs: Sequence[PathLike[str]], output: PathLike[str]) -> None:
-    """Write the rows of several files into one, without decoding them. Raise OSError or NativeError."""
+    """Write the rows of several files into one, without decoding them.
+
+    Raise OSError if a file cannot be read or written, or NativeError if one is damaged.
+    """
 
 def history_group(
     table: str,
@@ -568,10 +611,11 @@ def history_group(
 ]:
     """Group the rows of a time span (Unix microseconds) by columns.
 
-    A filter is a column, the wanted values, and whether the beginning of a value suffices. Return the groups,
-    largest first, with the sum of their weights and the number of rows; the same numbers for rows beyond
-    ``most_groups``; the times of the first and the last row; and the files that could not be read, with the
-    reasons. If a column has too many different values, the rest are shown as "(other values)".
+    A filter is a column, the wanted values, and whether a prefix of a value is enough. Return the groups,
+    largest first, with the sum of their weights and the number of rows; the same two values for the rows
+    that would need more than ``most_groups`` groups; the times of the first and the last row; and the files
+    that could not be read, with the reasons. If a column has too many different values, the rest are shown
+    as "(other values)".
     """
 
 def history_stacks(
@@ -614,7 +658,8 @@ class Variable:
 class CodeFile:
     """An ELF file with code that is mapped into a process, opened for probing.
 
-    ``name`` is the prefix of a mapped file's base name ("libc.so"); None selects the main executable.
+    ``name`` is the prefix of a mapped file's base name ("libc.so"); None selects the main executable. Raise
+    NativeError: gone, rights, or elf if no such file is mapped or the file is damaged.
     """
 
     def __init__(
@@ -626,17 +671,17 @@ class CodeFile:
     symbols_from: str  # symtab, debug-file, symbol-pack, debugdata, dynsym or none
     problem: str | None  # why a better source of symbols could not be used
     bias: int  # the address in the process minus the ELF virtual address
-    def functions(self, beginnings: Sequence[str]) -> list[Function]:
-        """Return the functions whose symbol begins with one of the prefixes ``beginnings``."""
+    def functions(self, prefixes: Sequence[str]) -> list[Function]:
+        """Return the functions whose symbols start with one of ``prefixes``."""
 
-    def variables(self, beginnings: Sequence[str]) -> list[Variable]:
-        """Return the variables whose symbol begins with one of the prefixes ``beginnings``."""
+    def variables(self, prefixes: Sequence[str]) -> list[Variable]:
+        """Return the variables whose symbols start with one of ``prefixes``."""
 
     def variables_at(self, addresses: Sequence[int]) -> list[Variable | None]:
         """Return, for each address in the process, the variable that covers it, or None."""
 
     def references(self, functions: Sequence[Function]) -> list[int] | None:
-        """Return how many references the file has to each function.
+        """Return the number of references in the file to each function.
 
         A function without references is a dead copy. Return None if the file is not for x86-64 or is too
         large. This takes a few tenths of a second for a server.
@@ -647,14 +692,14 @@ class Uprobe:
     """A BPF program (by descriptor) attached at a file offset in one process, until detached or dropped.
 
     With ``on_return``, a C++ exception that crosses the function kills the process. Use ``on_return`` only
-    for functions that the catalog marks as safe. Raises NativeError: rights, gone or bpf.
+    for functions that the catalog marks as safe. Raise NativeError if attaching fails: rights, gone or bpf.
     """
 
     def __init__(
         self, program: int, path: str, offset: int, pid: int, *, on_return: bool = False
     ) -> None: ...
     def detach(self) -> None:
-        """Detach the probe. This takes about 50 ms, because the kernel waits for running programs."""
+        """Detach the probe. This takes 50 ms or more, because the kernel waits for running programs."""
 
 @final
 class BpfMap:
@@ -672,9 +717,9 @@ class BpfMap:
 class TracePrograms:
     """The programs ``trace_enter`` and ``trace_leave`` of probes/trace, and their maps, by descriptor.
 
-    With ``argument`` (a number from 0), the values of that argument, ``bits`` wide, are counted. With
-    ``ring_bytes`` (a power-of-two number of pages), stacks are written to the map ``samples``. Raises
-    NativeError: rights or bpf.
+    With ``argument`` (an index from 0), the programs count the values of that argument, which is ``bits``
+    bits wide. With ``ring_bytes`` (a power-of-two number of pages), they write stacks to the ``samples`` map.
+    Raise NativeError if loading fails: rights or bpf.
     """
 
     def __init__(
@@ -698,15 +743,15 @@ def demangle(symbols: Sequence[str]) -> list[str]:
 def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
     """Create an empty map and return its descriptor, which the caller closes.
 
-    ``kind`` is a value of enum bpf_map_type. Raise NativeError: rights or bpf.
+    ``kind`` is a value of enum bpf_map_type. Raise NativeError if this fails: rights or bpf.
     """
 
 def load_uprobe_program(name: str, code: bytes, maps: Sequence[int]) -> int:
     """Load a program and return its descriptor, which the caller closes.
 
     ``code`` is an array of struct bpf_insn. Instructions that load a map contain its index in ``maps``.
-    Raise NativeError: rights, bpf (with the end of the verifier's log), or internal (the code refers to
-    anything other than maps and helpers).
+    Raise NativeError if this fails: rights, bpf (with the end of the verifier's log), or internal (the code
+    refers to anything other than maps and helpers).
     """
 
 def detach_all(probes: Sequence[Uprobe]) -> None:
@@ -749,9 +794,10 @@ class Taken:
 class Samples:
     """Stacks of one process that a BPF program sends through a ring buffer, or that perf events sample.
 
-    ``ring`` is the map's descriptor; None if only perf events are read. probes/include/sample.h defines the
-    records in the ring buffer. ``file_calls`` lists the numbers of the system calls whose first argument,
-    a file descriptor, is recorded. Raises NativeError: gone, rights or internal (not a ring buffer).
+    ``ring`` is the descriptor of the ring buffer's map; None if only perf events are read.
+    probes/include/sample.h defines the records in the ring buffer. ``file_calls`` lists the numbers of the
+    system calls whose first argument, a file descriptor, is recorded. Raise NativeError if this fails: gone,
+    rights or internal (not a ring buffer).
     """
 
     def __init__(
@@ -766,9 +812,9 @@ class Samples:
         file_calls: Sequence[int] = (),
     ) -> None: ...
     def read(self, events: PerfOnCpu | None = None) -> int:
-        """Read, unwind, symbolize and count the records in the ring or of ``events``. Return their number.
+        """Read, unwind, symbolize and count the records of the ring, or of ``events``. Return their number.
 
-        This does not wait. Call it before the ring is full, because further records are lost then.
+        This does not wait. Call it before the ring is full, because further records are then lost.
         """
 
     def counts(self) -> list[Count]:
@@ -787,21 +833,22 @@ class Samples:
         """Return the sampled statements that have ended since the last call."""
 
     def prepared_digest(self, connection: int, number: int) -> tuple[str, str] | None:
-        """Return the digest of ``SampledStatement.prepared``, or None if it is unknown."""
+        """Return the digest of a prepared statement, given its connection id and statement id, or None."""
 
     missing_statements: tuple[int, int]  # sampled statements that have not ended, and those that were dropped
     def comms(self) -> dict[int, str]: ...
     def modules(self) -> list[ModuleInfo]: ...
+    notes: list[str]  # the limits on stacks and names that were reached
     taken: Taken  # totals so far
 
 @final
 class SampledStatement:
-    """A statement that has ended. Times are in ns, ``began`` and ``ended`` of CLOCK_MONOTONIC."""
+    """A statement that has ended. Times are in ns; ``began`` and ``ended`` are CLOCK_MONOTONIC times."""
 
     tid: int
     command: int  # enum_server_command
     digest: tuple[str, str] | None  # the result of ``normalize``; None if the text is unknown
-    # (connection id, statement number within it) of a prepared statement; None if unknown
+    # the connection id and statement id of a prepared statement; None if unknown
     prepared: tuple[int, int] | None
     began: int
     ended: int
@@ -811,10 +858,11 @@ class SampledStatement:
 
 @final
 class OnCpu:
-    """Samples a process's threads while they are running, by the software clock of each CPU.
+    """A sampler of a process's running threads, with a software clock event per CPU.
 
     All samples have kind 0 and weight 1. Sampling stops when the object is dropped or this process exits.
-    ``ring_bytes`` must be a power-of-two number of pages. Raises NativeError: rights or bpf.
+    ``ring_bytes`` must be a power-of-two number of pages. Raise NativeError if loading fails: rights or
+    bpf.
     """
 
     def __init__(
@@ -833,18 +881,18 @@ class OnCpu:
 
 @final
 class PerfOnCpu:
-    """Samples the threads of a process without BPF; see ``OnCpu``. ``Samples.read`` takes this object.
+    """A sampler of a process's running threads without BPF, for ``Samples.read``; see ``OnCpu``.
 
     ``ring_bytes`` is the maximum size of each CPU's ring buffer, a power-of-two number of pages. The rings
     are smaller if the limit on locked memory requires it. The caller checks that the pid still belongs to
-    the same process. Raises NativeError: gone, rights or perf.
+    the same process. Raise NativeError if opening the events fails: gone, rights or perf.
     """
 
     def __init__(
         self, pid: int, period_ns: int, *, kernel: bool = False, ring_bytes: int = 2097152
     ) -> None: ...
-    per_cpu: bool  # True for one clock per CPU, False if each thread has its own clocks
-    in_kernel: bool  # True if time in the kernel is sampled
+    per_cpu: bool  # True for one clock event per CPU, False if each thread has its own
+    in_kernel: bool  # True if kernel time is sampled
     lost: int  # number of samples lost because a ring was full
     def begin(self) -> None: ...
     def end(self) -> None: ...
@@ -853,7 +901,7 @@ class PerfOnCpu:
 class ThreadTimes:
     """The times of one thread in ns. Its waits add up to ``blocked_ns`` and ``runnable_ns``.
 
-    Beyond 50,000 rows of waits, threads that exit are combined into tid 0.
+    Beyond 50,000 rows of waits, all further threads are combined into tid 0.
     """
 
     tid: int
@@ -884,18 +932,18 @@ class Settled:
 
 @final
 class OffCpu:
-    """Measures the waits of a process's threads by the scheduler's events.
+    """A measurement of the waits of a process's threads, based on the scheduler's events.
 
     Times are exact, in ns of CLOCK_MONOTONIC. Stacks are captured for a random sample of the waits. Their
     records are for ``settle``; ``Samples.counts`` does not contain them. Profiling stops when the object is
-    dropped or this process exits. Raises NativeError: rights or bpf.
+    dropped or this process exits. Raise NativeError if loading fails: rights or bpf.
 
     With ``commands``, the programs ``statement_enter`` and ``statement_leave`` sample statements.
-    ``commands`` are the places of the command's number, of the address and the length of its text, of the
-    connection's THD, and of the number of the prepared statement: the number of an argument, and an offset
-    if the argument is a pointer to a structure. ``members`` are the offsets in a THD of the connection's id,
+    ``commands`` locates the command's number, the address and the length of its text, the connection's THD,
+    and the id of the prepared statement. Each location is the number of an argument, and an offset if the
+    argument is a pointer to a structure. ``members`` contains the offsets in a THD of the connection's id,
     and of the address and the length of its statement's text. After ``set_statements``, one statement in
-    ``every`` is sampled, and only the waits of these statements.
+    ``every`` is sampled, and waits outside sampled statements are ignored.
     """
 
     def __init__(
@@ -910,13 +958,16 @@ class OffCpu:
         members: tuple[int, int, int] | None = None,
     ) -> None: ...
     ring: int
-    lost: int  # number of records and threads lost because the ring or a map was full
+    lost: int  # number of records and events lost because the ring or a map was full
     hits: int  # number of commands since ``statement_enter`` was attached
     def statement_program(self, name: str) -> int: ...
     def set_statements(self, every: int) -> None: ...
-    snapshot_problem: str | None  # why there are no stacks of threads that do not switch; None if there are
+    snapshot_problem: str | None  # why threads that do not switch have no stacks; None if they do
     def follow(self, most: int) -> None:
-        """Follow the threads without counting yet. ``most`` limits the stacks per thread in 134 ms."""
+        """Follow the threads without counting yet.
+
+        ``most`` is the approximate maximum number of stacks that are captured per thread in 134 ms.
+        """
 
     def begin(self) -> int:
         """Start counting, after ``follow``, and return the start time."""
@@ -933,13 +984,13 @@ class OffCpu:
 
 @final
 class PerfOffCpu:
-    """Measures the waits of a process's threads without BPF; see ``OffCpu``.
+    """A measurement of the waits of a process's threads without BPF; see ``OffCpu``.
 
-    The time between a wakeup and the thread's arrival on a CPU counts as blocked. About ``most`` stacks per
-    second are captured. ``ring_bytes`` is the maximum size of each CPU's ring buffer for stacks. It must be a
-    power-of-two number of pages. The ring buffer for switches is half as large. Both are smaller if the limit
-    on locked memory requires it. The caller checks that the pid still belongs to the same process. Raises
-    NativeError: gone, rights or perf.
+    The time between a wakeup and the thread's arrival on a CPU counts as blocked. Approximately ``most``
+    stacks per second are captured. ``ring_bytes`` is the maximum size of each CPU's ring buffer for stacks.
+    It must be a power-of-two number of pages. The ring buffer for switches is half as large. Both buffers are
+    smaller if the limit on locked memory requires it. The caller checks that the pid still belongs to the
+    same process. Raise NativeError if opening the events fails: gone, rights or perf.
     """
 
     def __init__(
@@ -947,7 +998,7 @@ class PerfOffCpu:
     ) -> None: ...
     per_cpu: bool  # True for one event per CPU; False for events per thread, with stacks from snapshots only
     lost: int  # number of records lost because a ring was full
-    lost_switches: int  # those among them that are not stacks; the times are inexact then
+    lost_switches: int  # lost records other than stacks; if there are any, the times are inexact
     snapshot_problem: str | None  # why snapshots cannot be taken; None if they can
     def begin(self) -> int:
         """Start counting and return the start time, in ns of CLOCK_MONOTONIC."""

@@ -32,8 +32,8 @@ fn compile(probes: &Path, program: &str) {
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-D__TARGET_ARCH_{arch}"))
-        // With these options, the debug information does not contain the folder of the source tree, so the
-        // object file is the same, byte for byte, in every folder.
+        // With these options, the debug information does not contain the directory of the source tree, so the
+        // object file is the same, byte for byte, in every directory.
         .arg(format!("-ffile-prefix-map={}=probes", probes.display()))
         .arg(format!("-ffile-prefix-map={libbpf}=libbpf"))
         .arg("-fdebug-compilation-dir=.")

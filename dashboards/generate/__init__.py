@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from generate import agent, contention, dirty_page, fleet, frame, server
+from generate import agent, contention, dirty_page, fleet, frame, replication, server
 
-ALL: Final = tuple(module.DASHBOARD for module in (fleet, server, dirty_page, contention, agent))
+ALL: Final = tuple(module.DASHBOARD for module in (fleet, server, dirty_page, contention, replication, agent))
 
 
 def dashboards() -> dict[str, dict[str, Any]]:

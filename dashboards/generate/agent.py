@@ -26,34 +26,36 @@ _PROBE: Final = "{{server}} {{probe}}"
 
 _GLANCE: Final = (
     Panel(
-        "Agents up",
+        "Agents down",
         "stat",
         "none",
-        (Query(f"sum(up{{{OWN}}})", "up"), Query(f"count(up{{{OWN}}})", "all")),
-        "Agents that Prometheus could scrape, and all agents.",
-        "Fewer than all: an agent is down or unreachable.",
+        (Query(f"count(up{{{OWN}}} == 0) or vector(0)", "down"),),
+        "Agents that Prometheus could not scrape.",
+        "More than 0: an agent is down or unreachable.",
         (run("systemctl status innoscope-agent"), read("agent.md")),
         width=4,
         height=4,
+        steps=((None, GREEN), (1, RED)),
     ),
     Panel(
-        "Sensors up",
+        "Agents without sensor",
         "stat",
         "none",
-        (Query(level("sensor_up"), "up"), Query(f"count({series('sensor_up')})", "all")),
-        "Agents that reach their sensor. Without the sensor only SQL metrics are available: no stacks, "
+        (Query(f"count({series('sensor_up')} == 0) or vector(0)", "agents"),),
+        "Agents that do not reach their sensor. Without it, only SQL metrics are available: no stacks, "
         "probes or memory metrics.",
-        "Fewer than all.",
+        "More than 0.",
         (run("systemctl status innoscope-sensor"), read("sensor.md")),
         width=4,
         height=4,
+        steps=((None, GREEN), (1, RED)),
     ),
     Panel(
         "Failing collectors",
         "stat",
         "none",
         (Query(f"count({series('collector_success')} == 0) or vector(0)", "failing"),),
-        "Collectors whose last run failed, over all servers. The table below has the reasons.",
+        "Collectors whose last run failed, over all servers. The table below shows the reasons.",
         "More than 0.",
         (run("innoscope doctor"), read("agent.md")),
         width=4,
@@ -66,7 +68,7 @@ _GLANCE: Final = (
         "percentunit",
         (Query(f"max({rate('own_cpu_seconds', by=_EACH)})", "of one core"),),
         "CPU time of the agent and the sensor together, on the host with the highest value.",
-        "Above 5 % of a core, the agent's default budget.",
+        "Above 5 % of a core, the default budget of the agent alone.",
         (run("innoscope self-profile"), read("self-profile.md")),
         width=4,
         height=4,
@@ -105,7 +107,7 @@ _COST: Final = (
         "percentunit",
         (Query(rate("own_cpu_seconds", by=["instance", "process"]), "{{instance}} {{process}}"),),
         "CPU time of the agent and the sensor, as a share of one core.",
-        "More than 5 % for one of them: the agent logs a warning.",
+        "The agent uses more than 5 %, its default budget: it logs a warning.",
         (run("innoscope self-profile"), read("self-profile.md")),
     ),
     Panel(
@@ -139,7 +141,7 @@ _COST: Final = (
     ),
 )
 
-_PROBES: Final = (
+_BUDGET: Final = (
     Panel(
         "Probes against the budget", "timeseries", "percentunit",
         (
@@ -149,7 +151,7 @@ _PROBES: Final = (
         "Cost of all probes, as a share of the server's CPUs.",
         "Above the budget for more than a few seconds.",
         (run("innoscope probes status"), read("probes.md")),
-        lines=("budget",),
+        width=12, lines=("budget",),
     ),
     Panel(
         "Cost, by probe", "timeseries", "percentunit",
@@ -157,23 +159,28 @@ _PROBES: Final = (
         "The ten most expensive probes: CPU time of the server, as a share of one core.",
         "A probe that uses most of the budget: it gets a duty cycle.",
         (run("innoscope probes status"), read("performance.md")),
+        width=12,
     ),
+)  # fmt: skip
+
+_PROBES: Final = (
     Panel(
         "Hits, by probe", "timeseries", "ops",
         (Query(f"topk(10, {rate('probe_hits', by=['server', 'probe'])})", _PROBE),),
         "The ten probes with the most hits.",
         "Tens of thousands per second: the governor reduces the duty cycle.",
         (run("innoscope probes status"), run("innoscope probes measure")),
+        width=6,
     ),
     Panel(
         "Probes on a duty cycle", "timeseries", "percentunit",
         (
             Query(f"bottomk(10, min by (server, probe) ({series('probe_duty_ratio')}))", _PROBE),
         ),
-        "The ten probes with the lowest duty cycle (share of the time in which they are attached).",
+        "The ten probes with the lowest duty cycle (share of the time for which they are attached).",
         "Below 1, counts are estimates. At 0, the probe is off because it is too expensive.",
         (run("innoscope probes status"), read("probes.md")),
-        most=1,
+        most=1, width=6,
     ),
     Panel(
         "Probes attached", "timeseries", "short",
@@ -184,6 +191,7 @@ _PROBES: Final = (
         "Attached probes, and all probes that this server supports.",
         "Far fewer than all: missing symbols or privileges.",
         (run("innoscope probes list"), read("symbols.md")),
+        width=6,
     ),
     Panel(
         "Cost of a hit", "timeseries", "s",
@@ -194,6 +202,7 @@ _PROBES: Final = (
         "Cost of one hit, as measured on the host when the sensor started.",
         "Above 10 µs: single-stepping is expensive on this virtual machine, so the budget allows fewer hits.",
         (run("innoscope probes measure"), read("performance.md")),
+        width=6,
     ),
 )  # fmt: skip
 
@@ -332,10 +341,11 @@ DASHBOARD: Final = Dashboard(
     (
         Row("At a glance", _GLANCE),
         Row("Cost", _COST),
-        Row("Probes", _PROBES),
+        Row("Probes", _BUDGET),
         Row("Collectors and snapshots", _WORK),
-        Row("Push", _PUSH),
-        Row("Versions", _WHICH),
+        Row("More about probes", _PROBES, collapsed=True),
+        Row("Push", _PUSH, collapsed=True),
+        Row("Versions", _WHICH, collapsed=True),
     ),
     one_server=False,
 )

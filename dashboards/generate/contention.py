@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from generate import wait_colors
 from generate.model import STACKS, Dashboard, Panel, Query, Row, board, read, run
 from generate.queries import calls, inside, level, quantile, rate, ratio
 
-#: A matcher for the wait classes in which a thread waits for another thread.
-_LOCKISH: Final = (
-    'wait=~"row_lock|metadata_lock|table_lock|user_lock|opening_tables|spin|mutex_wait|deadlock_search|group_commit'
-    '|allocator"'
-)
+#: The wait classes in which a thread waits for another thread.
+_CLASSES: Final = (
+    "row_lock", "metadata_lock", "table_lock", "user_lock", "opening_tables", "spin", "mutex_wait",
+    "deadlock_search", "group_commit", "allocator",
+)  # fmt: skip
+_LOCKISH: Final = f'wait=~"{"|".join(_CLASSES)}"'
 _WORK: Final = 'wait!~"idle|background_idle|user_sleep"'
 
 _WHO: Final = (
@@ -27,6 +29,7 @@ _WHO: Final = (
         width=16,
         height=9,
         stacked=True,
+        colors=wait_colors.of(_CLASSES),
     ),
     Panel(
         "Share that waits for others",
@@ -142,7 +145,6 @@ _LATCHES: Final = (
         "Contended requests for a mutex or rw-lock, and those that had to sleep.",
         "Most spin waits end in a sleep: the holder is slow, or not on a CPU.",
         (run("innoscope stacks --wait mutex_wait"), run("innoscope toggle show spin_delay")),
-        width=6,
     ),
     Panel(
         "Rounds of a spin wait",
@@ -152,7 +154,6 @@ _LATCHES: Final = (
         "Average number of rounds of a spin wait (`innodb_sync_spin_loops` is the maximum).",
         "Near the maximum: spinning only wastes CPU time.",
         (run("innoscope toggle show spin_rounds"), board("server")),
-        width=6,
     ),
     Panel(
         "Latch wait time",
@@ -165,8 +166,10 @@ _LATCHES: Final = (
         "Time that threads slept while waiting for a latch.",
         "Above 10 ms: the holder does I/O.",
         (run("innoscope profile --off-cpu"), run("innoscope stacks --wait mutex_wait")),
-        width=6,
     ),
+)
+
+_SITES: Final = (
     Panel(
         "Hot latches, by site",
         "timeseries",
@@ -177,7 +180,7 @@ _LATCHES: Final = (
         "versions).",
         "One site far above all others: this latch is the bottleneck.",
         (run("innoscope trace mutex_spin --callers"), read("probes.md")),
-        width=6,
+        width=24,
     ),
 )
 
@@ -187,7 +190,7 @@ _MUTEXES: Final = (
         "timeseries",
         "ops",
         (Query(f"topk(10, {calls('mutex_wait_seconds', by=['mutex'])})", "{{mutex}}"),),
-        "Contended requests for exported mutexes such as `LOCK_open`.",
+        "Contended requests for global mutexes such as `LOCK_open`.",
         "`LOCK_open` or `LOCK_thread_count` in the thousands: the table cache, or connecting.",
         (run("innoscope stacks --wait opening_tables"), run("innoscope stacks --wait mutex_wait")),
     ),
@@ -252,6 +255,7 @@ _SPREAD: Final = (
         (STACKS, board("server"), run("innoscope top")),
         width=24,
         stacked=True,
+        colors=wait_colors.of(wait_colors.palette()),
     ),
 )
 
@@ -265,7 +269,8 @@ DASHBOARD: Final = Dashboard(
         Row("Deadlocks", _DEADLOCKS),
         Row("InnoDB's latches", _LATCHES),
         Row("The server's mutexes", _MUTEXES),
-        Row("Opening tables", _TABLES),
-        Row("All threads", _SPREAD),
+        Row("Opening tables", _TABLES, collapsed=True),
+        Row("All threads", _SPREAD, collapsed=True),
+        Row("Only with the probe family spin", _SITES, collapsed=True),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from generate import wait_colors
 from generate.model import (
     BLUE,
     GREEN,
@@ -20,12 +21,16 @@ from generate.model import (
     run,
 )  # fmt: skip
 from generate.queries import SERVER, recorded
+from generate.states import STATES
 
 _STALLED: Final = "stalled_threads:rate5m"
 _TO_SERVER: Final = (
     "/d/innoscope-server?${__url_time_range}&${datasource:queryparam}&${job:queryparam}"
     "&var-instance=${__data.fields.instance}&var-server=${__value.raw}"
 )
+
+_LEGEND: Final = "{{server}} at {{instance}}"
+_BY: Final = ("instance", "server")
 
 #: Columns of the table: (recording rule, heading, unit, thresholds).
 _NUMBERS: Final = (
@@ -55,77 +60,88 @@ def _column(index: int) -> str:
     return f"Value #{chr(ord('A') + index)}"
 
 
-def _count(title: str, condition: str, shows: str, bad: str, step: str) -> Panel:
-    """Return a panel that counts the servers for which the condition is true."""
+_STATE: Final = recorded("state:score")
+
+
+def _count(title: str, lowest: int, below: int, shows: str, bad: str, step: str, width: int = 5) -> Panel:
+    """Return a panel that counts the servers whose state is at least ``lowest`` and less than ``below``."""
+    inside = f"{_STATE} >= {lowest} < {below}"
     return Panel(
-        title, "stat", "none", (Query(f"count({condition}) or vector(0)", "servers"),), shows, bad,
-        (board("server"), run(step)), width=4, height=4, steps=((None, GREEN), (1, RED)),
+        title, "stat", "none", (Query(f"count({inside}) or vector(0)", "servers"),), shows, bad,
+        (board("server"), run(step)), width=width, height=4, steps=((None, GREEN), (1, RED)),
     )  # fmt: skip
 
 
-_GLANCE: Final = (
-    Panel(
-        "Servers", "stat", "none",
-        (Query(f"count({recorded('mysqld_up:min5m')} or {recorded('sql_up:min5m')})", "servers"),),
-        "Servers that the agents report. A server that exited is reported for another hour.",
-        "Fewer than expected: an agent is down.",
-        (board("agent"), run("innoscope targets")), width=4, height=4,
+_TILES: Final = (
+    _count(
+        "Down", 230, 300,
+        "Servers whose process has exited or is stopped by a signal, and servers that no agent reports and "
+        "that were reported within the last hour. A server that exited is reported for another hour, or "
+        "until it runs if it is configured in agent.toml.",
+        "More than 0.", "innoscope targets", width=4,
     ),
     _count(
-        "Down or stopped",
-        f"{recorded('mysqld_up:min5m')} == 0 or "
-        f"{recorded('mysqld_stopped:max5m')} == 1",
-        "Servers that had exited, or were stopped by a signal, at some time in the last 5 min.",
-        "More than 0.", "innoscope unstick",
-    ),
-    _count(
-        "SQL down", f"{recorded('sql_up:min5m')} == 0",
-        "Servers that did not answer SQL at some time in the last 5 min.",
+        "SQL does not answer", 220, 230, "Servers that do not answer SQL.",
         "More than 0: the server hangs, has no free connection, or the account is wrong.", "innoscope doctor",
     ),
     _count(
-        "Above the dirty limit", f"{recorded('buffer_pool_dirty_headroom_ratio:min5m')} < 0",
-        "Servers with more dirty pages than their limit.",
-        "The same servers for hours.", "innoscope toggle show dirty_page_limit",
+        "With severe findings", 180, 220,
+        "Servers for which `innoscope diagnose` reports a score of 80 or more.",
+        "More than 0.", "innoscope diagnose",
     ),
     _count(
-        "In a flushing storm", f"{recorded('checkpoint_age_ratio:max5m')} > 0.875",
-        "Servers whose checkpoint age was in the last eighth of the redo space.",
-        "More than 0.", "innoscope toggle show redo_size",
+        "Traced, or no stacks", 110, 180,
+        "Servers that a debugger traces, or whose agent gets no stacks from the sensor. Their stalls may be "
+        "missed.",
+        "More than 0.", "innoscope doctor",
     ),
-    _count(
-        "With stalled threads", f"{recorded(_STALLED)} > 5",
-        "Servers with more than 5 stalled threads: threads that wait for locks, latches, redo space or "
-        "pages.",
-        "More than 0.", "innoscope stacks --by wait",
+    Panel(
+        "Above the dirty limit", "stat", "none",
+        (Query(f"count({recorded('buffer_pool_dirty_headroom_ratio:min5m')} < 0) or vector(0)", "servers"),),
+        "Servers with more dirty pages than their limit, in the last 5 min.",
+        "The same servers for hours.",
+        (board("server"), run("innoscope toggle show dirty_page_limit")),
+        width=5, height=4, steps=((None, GREEN), (1, RED)),
     ),
+)  # fmt: skip
+
+_TIMELINE: Final = Panel(
+    "State of the twenty worst servers", "state-timeline", "none", (Query(f"topk(20, {_STATE})", _LEGEND),),
+    "When each server was down, did not answer, or had findings as reported by `innoscope diagnose`. The "
+    "color of a finding is its score.",
+    "Many servers at the same time: the cause is shared storage, network or a deployment.",
+    (board("server"), run("innoscope diagnose"), read("diagnose.md")),
+    width=24, height=8, bands=STATES,
 )  # fmt: skip
 
 _TABLE: Final = (
     Panel(
         "Servers, worst first", "table", "short",
-        tuple(Query(recorded(rule), "") for rule, *_ in _NUMBERS),
-        "One row per server, over the last 5 min. Click a server to open its dashboard, an agent to open "
-        "its page.",
-        "Red cells. The table is sorted by stalled threads, which users notice first.",
+        (Query(_STATE, ""), *(Query(recorded(rule), "") for rule, *_ in _NUMBERS)),
+        "One row per server: its state, and values of the last 5 min. Click a server to open its dashboard, "
+        "an agent to open its page.",
+        "Red cells. Servers that are down are at the top. Servers in the same state are sorted by stalled "
+        "threads, which users notice first.",
         (board("server"), board("contention"), board("dirty-page"), read("dashboards.md")),
-        width=24, height=12, sort="stalled threads",
+        width=24, height=12, sort=("state", "stalled threads"),
         columns=(
+            Column(_column(0), "state", bands=STATES),
             Column("server", "server", link=_TO_SERVER),
             Column("instance", "agent", link="http://${__value.raw}/"),
             *(
                 Column(_column(index), title, unit=unit, steps=steps)
-                for index, (_, title, unit, steps) in enumerate(_NUMBERS)
+                for index, (_, title, unit, steps) in enumerate(_NUMBERS, start=1)
             ),
         ),
     ),
 )  # fmt: skip
 
-_LEGEND: Final = "{{server}} at {{instance}}"
-
 
 def _worst(title: str, rule: str, unit: str, bad: str, *then: str, down: bool = False) -> Panel:
-    """Return a panel with the ten worst servers by a recording rule. With ``down``, low values are worst."""
+    """Return a panel with the ten servers that have the highest values of a recording rule.
+
+    With ``down``, the panel shows the lowest values instead.
+    """
     pick = "bottomk" if down else "topk"
     which = "lowest" if down else "highest"
     return Panel(
@@ -145,22 +161,41 @@ _SHARE: Final = Panel(
     "A class that grows on all servers at the same time: the cause is storage or network, not one "
     "application.",
     (board("contention"), read("waits.md")),
-    width=12, stacked=True,
+    width=12, stacked=True, colors=wait_colors.of(wait_colors.palette().keys() - {"idle", "background_idle"}),
 )  # fmt: skip
 
-_WORST: Final = (
+_WAITING: Final = (
     _SHARE,
     _worst("Stalled threads", _STALLED, "short", "Tens, for minutes.", "contention"),
-    _worst("Threads in row locks", "row_lock_thread_seconds:rate5m", "short", "Tens.", "contention"),
-    _worst("Row-lock waits", "row_lock_waits:rate5m", "ops", "As many as statements.", "contention"),
-    _worst("Deadlock search", "deadlock_search_seconds:rate5m", "percentunit", "Above 10 %.", "contention"),
-    _worst("Spin rounds", "spin_rounds:rate5m", "ops", "Millions.", "contention"),
-    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "One thread per CPU.", "contention"),
+    _worst("Busy threads", "busy_threads:rate5m", "short", "Many times the number of CPUs.", "contention"),
 )  # fmt: skip
 
 _STORAGE: Final = (
     _worst("fsync p99", "fsync_seconds:p99_5m", "s",
            "One host far above the others: its storage is slow.", "dirty-page"),
+    _worst("Checkpoint age", "checkpoint_age_ratio:max5m", "percentunit", "Above 87.5 %.", "dirty-page"),
+    _worst("Dirty headroom", "buffer_pool_dirty_headroom_ratio:min5m", "percentunit",
+           "Below 0: the limit is exceeded.", "dirty-page", down=True),
+    _worst("Waits for a free page", "free_block_waits:rate5m", "ops", "More than 0.", "dirty-page"),
+)  # fmt: skip
+
+_LOAD: Final = (
+    _worst("Statements", "statements:rate5m", "ops", "One server with most of the load."),
+    _worst("CPUs in use", "mysqld_cpu_seconds:rate5m", "short", "As many as the host has."),
+    _worst("Connections", "connections:ratio", "percentunit", "Above 95 %: soon no client can connect."),
+    _worst("Pages read", "buffer_pool_pages_read:rate5m", "ops", "At the limit of the device."),
+)
+
+_MORE_LOCKS: Final = (
+    _worst("Threads in row locks", "row_lock_thread_seconds:rate5m", "short", "Tens.", "contention"),
+    _worst("Row-lock waits", "row_lock_waits:rate5m", "ops", "As many as statements.", "contention"),
+    _worst("Deadlock search", "deadlock_search_seconds:rate5m", "percentunit", "Above 10 %.", "contention"),
+    _worst("Spin rounds", "spin_rounds:rate5m", "ops", "Millions.", "contention"),
+    _worst("Spinning threads", "spin_thread_seconds:rate5m", "short", "One thread per CPU.", "contention"),
+    _worst("History list", "history_list_length:max5m", "short", "Growth for hours.", "dirty-page"),
+)  # fmt: skip
+
+_MORE_STORAGE: Final = (
     _worst("fsyncs", "fsync_seconds_count:rate5m", "ops", "At the limit of the device.", "dirty-page"),
     Panel(
         "fsync by kind of file", "timeseries", "s",
@@ -171,26 +206,13 @@ _STORAGE: Final = (
         "*redo* above 10 ms.",
         (board("dirty-page"), read("waits.md")), width=6,
     ),
-    _worst("Checkpoint age", "checkpoint_age_ratio:max5m", "percentunit", "Above 87.5 %.", "dirty-page"),
     _worst("Redo written", "redo_written_bytes:rate5m", "Bps",
            "A jump without more statements.", "dirty-page"),
     _worst("Dirty pages", "buffer_pool_dirty_ratio:max5m", "percentunit", "Near their limit.", "dirty-page"),
-    _worst("Dirty headroom", "buffer_pool_dirty_headroom_ratio:min5m", "percentunit",
-           "Below 0: the limit is exceeded.", "dirty-page", down=True),
-    _worst("Waits for a free page", "free_block_waits:rate5m", "ops", "More than 0.", "dirty-page"),
-    _worst("Pages read", "buffer_pool_pages_read:rate5m", "ops", "At the limit of the device."),
     _worst("Pages written", "buffer_pool_pages_written:rate5m", "ops",
            "A jump on many hosts at the same time: a scheduled job.", "dirty-page"),
     _worst("Useful read-ahead", "read_ahead_useful:ratio_rate5m", "percentunit", "Below 50 %.", down=True),
-    _worst("History list", "history_list_length:max5m", "short", "Growth for hours.", "dirty-page"),
 )  # fmt: skip
-
-_LOAD: Final = (
-    _worst("Statements", "statements:rate5m", "ops", "One server with most of the load."),
-    _worst("CPUs in use", "mysqld_cpu_seconds:rate5m", "short", "As many as the host has."),
-    _worst("Busy threads", "busy_threads:rate5m", "short", "Many times the number of CPUs.", "contention"),
-    _worst("Connections", "connections:ratio", "percentunit", "Above 95 %: soon no client can connect."),
-)
 
 _AGENT_LEGEND: Final = "{{instance}}"
 
@@ -219,15 +241,17 @@ _AGENTS: Final = (
 DASHBOARD: Final = Dashboard(
     "innoscope-fleet",
     "Innoscope / Fleet",
-    "All servers, worst first, over the last five minutes. It needs the recording rules of "
-    "dashboards/alerts/recording.yaml in Prometheus.",
+    "All servers, worst first: those that are down, those that do not answer, those with findings. It needs "
+    "the recording rules of dashboards/alerts/recording.yaml in Prometheus.",
     (
-        Row("At a glance", _GLANCE),
+        Row("State", (_TIMELINE, *_TILES)),
         Row("Worst first", _TABLE),
-        Row("Waiting", _WORST),
+        Row("Waiting", _WAITING),
         Row("Storage", _STORAGE),
         Row("Load", _LOAD),
-        Row("Agents", _AGENTS),
+        Row("More about locks", _MORE_LOCKS, collapsed=True),
+        Row("More about storage", _MORE_STORAGE, collapsed=True),
+        Row("Agents", _AGENTS, collapsed=True),
     ),
     one_server=False,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from generate import marks
 from generate.panels import AGENT_PAGE, SOURCE, panel
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def dashboard(one: Dashboard, titles: Mapping[str, str]) -> Json:
         "refresh": "30s",
         "timepicker": {},
         "fiscalYearStartMonth": 0,
-        "annotations": {"list": []},
+        "annotations": {"list": list(marks.of(one))},
         "templating": {"list": list(_variables(one))},
         "links": list(_links(one)),
         "panels": list(_placed(one, titles)),
@@ -101,10 +102,10 @@ def _links(one: Dashboard) -> Iterator[Json]:
     if one.one_server:
         yield {
             **common,
-            "title": "The agent's page",
+            "title": "Top statements and stacks",
             "type": "link",
             "url": AGENT_PAGE,
-            "tooltip": "Stacks, probes and the last hour, live, from the agent of this server",
+            "tooltip": "The agent's page: statements, stacks, findings and probes of this server, live",
             "includeVars": False,
             "keepTime": False,
             "targetBlank": True,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Kind = Literal["timeseries", "stat", "table", "heatmap"]
+Kind = Literal["timeseries", "stat", "table", "heatmap", "state-timeline"]
 #: Threshold steps: (lower bound, color). The lower bound of the first step is None.
 Steps = tuple[tuple[float | None, str], ...]
+#: States by value: (lower bound, label, color), in ascending order.
+Bands = tuple[tuple[float, str, str], ...]
 
 GREEN: Final = "green"
 YELLOW: Final = "yellow"
@@ -18,7 +20,7 @@ BLUE: Final = "blue"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a panel. ``legend`` is the name of its series, or of its column in a table."""
+    """One query of a panel. ``legend`` names its series; tables do not use it."""
 
     expr: str
     legend: str
@@ -43,6 +45,7 @@ class Column:
     unit: str = ""
     link: str = ""
     steps: Steps = ()
+    bands: Bands = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class Panel:
     """A panel, whose description is composed of ``shows``, ``bad`` and ``then``.
 
     ``columns`` is only for tables. ``lines`` names the series that are limits, drawn dashed and not stacked.
-    ``colors`` contains (series, color) pairs. ``names`` contains (value, label, color) triples.
+    ``colors`` contains (series, color) pairs. ``bands`` replaces values by labels. A table is sorted by the
+    columns with the headings ``sort``, the largest values first.
     """
 
     title: str
@@ -66,11 +70,11 @@ class Panel:
     most: float | None = None
     least: float | None = 0
     steps: Steps = ()
-    names: tuple[tuple[int, str, str], ...] = ()
+    bands: Bands = ()
     lines: tuple[str, ...] = ()
     colors: tuple[tuple[str, str], ...] = ()
     columns: tuple[Column, ...] = ()
-    sort: str = ""
+    sort: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A dashboard. With ``one_server``, it shows one server of one agent at a time."""
+    """A dashboard. With ``one_server``, it initially shows one server of one agent, and cannot show all."""
 
     uid: str
     title: str

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from generate.model import Column, Panel, Step, Steps
+    from generate.model import Bands, Column, Panel, Step, Steps
 
 Json = dict[str, Any]
 
 #: Version of the panel format. Newer versions of Grafana migrate panels when they load them.
 _PLUGIN_VERSION: Final = "11.0.0"
 SOURCE: Final[Mapping[str, str]] = {"type": "prometheus", "uid": "${datasource}"}
-#: URL of the agent's live page, valid only if a single instance is selected.
-AGENT_PAGE: Final = "http://${instance}/"
+#: URL of the agent's live page, which shows the stacks and the top statements (by digest) of the selected
+#: server. It is valid only if a single instance is selected.
+AGENT_PAGE: Final = "http://${instance}/#server=${server:percentencode}"
 #: URL query that passes the selected variables and the time range to another dashboard.
 _KEPT: Final = "&".join(
     (
@@ -24,13 +25,31 @@ _KEPT: Final = "&".join(
         *(f"${{{name}:queryparam}}" for name in ("datasource", "job", "instance", "server")),
     )
 )
-_LEGEND: Final = {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True}
+#: A legend that explains colors. The series of a state timeline have no values to show.
+_STATES: Final = {"calcs": [], "displayMode": "list", "placement": "bottom", "showLegend": True}
+#: A legend with the last and the highest value of each series, highest first.
+_LEGEND: Final = {
+    "calcs": ["lastNotNull", "max"],
+    "displayMode": "table",
+    "placement": "bottom",
+    "showLegend": True,
+    "sortBy": "Max",
+    "sortDesc": True,
+}
+#: Panels that are at least this wide have their legend on the right.
+_WIDE: Final = 12
+#: The end of a range without an end. Grafana compares a missing end as if it were 0 (getValueMappingResult in
+#: grafana-data/src/utils/valueMappings.ts).
+_NO_END: Final = 10**15
 _REDUCED: Final = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 
 
 def panel(one: Panel, number: int, position: Mapping[str, int], titles: Mapping[str, str]) -> Json:
     """Return the panel's JSON. ``titles`` maps the uids of all dashboards to their titles."""
-    make = {"timeseries": _timeseries, "stat": _stat, "table": _table, "heatmap": _heatmap}[one.kind]
+    make = {
+        "timeseries": _timeseries, "stat": _stat, "table": _table, "heatmap": _heatmap,
+        "state-timeline": _state_timeline,
+    }[one.kind]  # fmt: skip
     return {
         "id": number,
         "type": one.kind,
@@ -56,13 +75,13 @@ def _words(step: Step, titles: Mapping[str, str]) -> str:
     if step.dashboard:
         return f"dashboard *{titles[step.dashboard]}*"
     if step.agent:
-        return "the agent's page, which has the stacks"
+        return "the agent's page, which has the stacks and the top statements"
     return f"`{step.command}`" if step.command else f"docs/{step.page}"
 
 
 def _link(step: Step, titles: Mapping[str, str]) -> Json:
     return {
-        "title": titles[step.dashboard] if step.dashboard else "The agent's page",
+        "title": titles[step.dashboard] if step.dashboard else "Stacks and top statements (the agent's page)",
         "type": "link",
         "url": f"/d/{step.dashboard}?{_KEPT}" if step.dashboard else AGENT_PAGE,
         "icon": "dashboard",
@@ -103,7 +122,7 @@ def _field(one: Panel, custom: Json, color: Json) -> Json:
         "color": color,
         "custom": custom,
         "thresholds": _thresholds(one.steps),
-        "mappings": [_mapping(one)] if one.names else [],
+        "mappings": _mappings(one.bands),
     }
     if one.least is not None and one.kind == "timeseries":
         defaults["min"] = one.least
@@ -112,12 +131,15 @@ def _field(one: Panel, custom: Json, color: Json) -> Json:
     return defaults
 
 
-def _mapping(one: Panel) -> Json:
-    options = {
-        str(value): {"text": text, "color": color, "index": index}
-        for index, (value, text, color) in enumerate(one.names)
-    }
-    return {"type": "value", "options": options}
+def _mappings(bands: Bands) -> list[Json]:
+    """Return the mappings of values to labels, highest first. Grafana uses the first one that matches."""
+    found: list[Json] = []
+    end: float = _NO_END
+    for low, text, color in reversed(bands):
+        result = {"text": text, "color": color, "index": len(found)}
+        found.append({"type": "range", "options": {"from": low, "to": end, "result": result}})
+        end = low
+    return found
 
 
 def _timeseries(one: Panel) -> Json:
@@ -135,8 +157,12 @@ def _timeseries(one: Panel) -> Json:
     defaults = _field(one, custom, {"mode": "palette-classic"})
     return {
         "fieldConfig": {"defaults": defaults, "overrides": overrides},
-        "options": {"legend": dict(_LEGEND), "tooltip": {"mode": "multi", "sort": "desc"}},
+        "options": {"legend": _legend(one), "tooltip": {"mode": "multi", "sort": "desc"}},
     }
+
+
+def _legend(one: Panel) -> Json:
+    return {**_LEGEND, "placement": "right" if one.width >= _WIDE else "bottom"}
 
 
 def _line(name: str) -> Json:
@@ -165,7 +191,7 @@ def _stat(one: Panel) -> Json:
     return {
         "fieldConfig": {"defaults": _field(one, {}, {"mode": "thresholds"}), "overrides": []},
         "options": {
-            "graphMode": "none" if one.names else "area",
+            "graphMode": "none" if one.bands else "area",
             "colorMode": "value",
             "justifyMode": "auto",
             "textMode": "auto",
@@ -174,6 +200,23 @@ def _stat(one: Panel) -> Json:
             "percentChangeColorMode": "standard",
             "orientation": "auto",
             "reduceOptions": dict(_REDUCED),
+        },
+    }
+
+
+def _state_timeline(one: Panel) -> Json:
+    return {
+        "fieldConfig": {
+            "defaults": _field(one, {"lineWidth": 0, "fillOpacity": 80}, {"mode": "thresholds"}),
+            "overrides": [],
+        },
+        "options": {
+            "showValue": "never",
+            "mergeValues": True,
+            "alignValue": "left",
+            "rowHeight": 0.8,
+            "legend": dict(_STATES),
+            "tooltip": {"mode": "single", "sort": "none"},
         },
     }
 
@@ -211,7 +254,7 @@ def _table(one: Panel) -> Json:
         "includeByName": dict.fromkeys(order, True),
         "excludeByName": {"Time": True},
     }
-    sort = [{"displayName": one.sort, "desc": True}] if one.sort else []
+    sort = [{"displayName": title, "desc": True} for title in one.sort]
     return {
         "fieldConfig": {
             "defaults": _field(one, custom, {"mode": "thresholds"}),
@@ -230,6 +273,9 @@ def _of_column(column: Column) -> Json:
         found["unit"] = column.unit
     if column.steps:
         found["thresholds"] = _thresholds(column.steps)
+        found["custom.cellOptions"] = {"type": "color-text"}
+    if column.bands:
+        found["mappings"] = _mappings(column.bands)
         found["custom.cellOptions"] = {"type": "color-text"}
     if column.link:
         found["links"] = [{"title": "Open", "url": column.link, "targetBlank": False}]

@@ -13,7 +13,7 @@ from innoscope.metrics.registry import default
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Label matchers that all selectors contain. Series about Innoscope itself do not have the label ``server``.
+#: Label matchers that all selectors contain. Series about Innoscope itself do not have the ``server`` label.
 OWN: Final = 'job=~"$job", instance=~"$instance"'
 SERVER: Final = f'{OWN}, server=~"$server"'
 _INTERVAL: Final = "[$__rate_interval]"

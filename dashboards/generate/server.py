@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from generate import server_innodb
+from generate import server_clients, server_innodb, wait_colors
 from generate.model import (
-    BLUE,
     GREEN,
     ORANGE,
     RED,
@@ -21,128 +20,98 @@ from generate.model import (
     read,
     run,
 )  # fmt: skip
-from generate.queries import (
-    increase,
-    level,
-    quantile,
-    rate,
-    ratio,
-    series,
-)  # fmt: skip
+from generate.queries import increase, level, quantile, rate, ratio, series
+from generate.states import SERVER, STATES, findings, state
 
-#: A matcher that excludes the wait classes of idle threads.
+#: A matcher that excludes idle threads and threads in SLEEP().
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
+#: A matcher for the wait classes of stalled threads, as in the rule server:innoscope_stalled_threads:rate5m.
+STALLED: Final = (
+    'wait=~"row_lock|metadata_lock|table_lock|opening_tables|spin|mutex_wait|redo_space|free_page_wait'
+    '|flush_wait|deadlock_search|change_buffer_merge|recovery|shutdown|allocator"'
+)
 
-_GLANCE: Final = (
+_FINDINGS: Final = Panel(
+    "State and findings",
+    "state-timeline",
+    "none",
+    (
+        Query(state(), "server"),
+        Query(findings(), "{{finding}}"),
+    ),
+    "The server's state, and when `innoscope diagnose` would have reported each problem. The color is the "
+    "finding's score.",
+    "Red. While the server has *no stacks*, the agent gets none from the sensor, and a stall may be missed.",
+    (run("innoscope diagnose"), read("diagnose.md"), STACKS),
+    width=24,
+    height=7,
+    bands=STATES,
+)
+
+_TILES: Final = (
     Panel(
-        "Process",
+        "State",
         "stat",
         "none",
-        (Query(level("mysqld_up", aggregate="min"), "process"),),
-        "Whether the server's process is running.",
-        "*ended*: it exited or was killed. It is reported for another hour.",
-        (run("innoscope targets"), read("agent.md")),
-        width=3,
+        (Query(state(), "state"),),
+        "Whether the process runs, answers SQL, is stopped by a signal or traced by a debugger, and whether "
+        "its stacks are available. A process that has exited is reported for another hour, or until it runs "
+        "if it is configured in agent.toml.",
+        "*SQL does not answer*: the server hangs, has no free connection (`max_connections`), or the account "
+        "is wrong. *stopped*, *traced*: a debugger is still attached.",
+        (run("innoscope targets"), run("innoscope doctor"), run("innoscope unstick")),
+        width=4,
         height=4,
-        steps=((None, RED), (1, GREEN)),
-        names=((0, "ended", RED), (1, "up", GREEN)),
+        bands=((0, "up", GREEN), *SERVER),
     ),
     Panel(
-        "SQL",
-        "stat",
-        "none",
-        (Query(level("sql_up", aggregate="min"), "SQL"),),
-        "Whether the server answered the agent's query in time.",
-        "*no answer* while the process is up: it hangs, has no free connection (`max_connections`), or the "
-        "account is wrong. Metrics from memory, stacks and probes are still available.",
-        (run("innoscope doctor"), board("agent")),
-        width=3,
-        height=4,
-        steps=((None, RED), (1, GREEN)),
-        names=((0, "no answer", RED), (1, "answers", GREEN)),
-    ),
-    Panel(
-        "Stopped or traced",
-        "stat",
-        "none",
-        (
-            Query(
-                f"{level('mysqld_stopped', aggregate='max')} + 2 * {level('mysqld_traced', aggregate='max')}",
-                "state",
-            ),
-        ),
-        "Whether the process is stopped by a signal or traced by a debugger.",
-        "Anything but *running*: a debugger is still attached. A traced server may run, but slowly.",
-        (run("innoscope unstick"), read("toggles.md")),
-        width=3,
-        height=4,
-        steps=((None, GREEN), (1, RED)),
-        names=(
-            (0, "running", GREEN),
-            (1, "stopped", RED),
-            (2, "traced", ORANGE),
-            (3, "stopped, traced", RED),
-        ),
-    ),
-    Panel(
-        "Threads with work",
+        "Stalled threads",
         "stat",
         "short",
-        (Query(rate("thread_seconds", IDLE), "threads"),),
-        "Average number of threads that are neither idle nor in SLEEP().",
-        "Many times the number of CPUs, and rising: a queue. The panel below shows the wait classes.",
-        (board("contention"), run("innoscope stacks --by wait")),
-        width=3,
+        (Query(rate("thread_seconds", STALLED), "threads"),),
+        "Average number of threads that wait for a lock, a latch, redo space or a page.",
+        "Tens: clients wait. The panel below shows for what.",
+        (STACKS, board("contention"), run("innoscope stacks --by wait")),
+        width=5,
         height=4,
-        steps=((None, GREEN), (50, ORANGE), (200, RED)),
-    ),
-    Panel(
-        "Dirty headroom",
-        "stat",
-        "percentunit",
-        (Query(level("buffer_pool_dirty_headroom_ratio", aggregate="min"), "headroom"),),
-        "The dirty page limit minus the share of dirty pages.",
-        "Below 0: flushing is too slow for the writes.",
-        (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
-        width=3,
-        height=4,
-        steps=((None, RED), (0, ORANGE), (0.1, GREEN)),
+        steps=((None, GREEN), (5, ORANGE), (50, RED)),
     ),
     Panel(
         "Checkpoint age",
         "stat",
         "percentunit",
-        (Query(level("checkpoint_age_ratio", aggregate="max"), "of the most"),),
+        (Query(level("checkpoint_age_ratio", aggregate="max"), "of the maximum"),),
         "Share of the redo log that crash recovery would have to replay.",
-        "From 7/8 on, InnoDB flushes at any rate; from 15/16 on, writers wait (MariaDB: from 100 %).",
+        "From 7/8 on, InnoDB flushes at any rate. Writers wait from 15/16 on (up to MySQL 5.7 and MariaDB "
+        "10.4), near 100 % (MySQL 8.0, MariaDB 10.5 and newer), or earlier (MySQL 8.0.30 and newer).",
         (board("dirty-page"), run("innoscope toggle show redo_size")),
-        width=3,
+        width=5,
         height=4,
         steps=((None, GREEN), (0.875, YELLOW), (0.9375, ORANGE), (0.96875, RED)),
     ),
     Panel(
-        "Redo is full in",
+        "Connections in use",
         "stat",
-        "s",
-        (Query(f"clamp_max({level('redo_full_seconds', aggregate='min')}, 3600)", "seconds"),),
-        "Time until the redo log is full at the current rate, limited to 1 h.",
-        "Below 1 min: a stall is near.",
-        (board("dirty-page"), run("innoscope toggle show io_capacity")),
-        width=3,
+        "percentunit",
+        (Query(ratio(level("connections"), level("connections_limit")), "in use"),),
+        "Open connections as a share of `max_connections`.",
+        "Above 95 %: soon no client can connect. A sudden rise: the application reconnects.",
+        (run("innoscope stacks --queries"), run("innoscope toggle show max_connections")),
+        width=5,
         height=4,
-        steps=((None, RED), (60, ORANGE), (600, GREEN)),
+        steps=((None, GREEN), (0.8, ORANGE), (0.95, RED)),
     ),
     Panel(
-        "Changes in force",
+        "Oldest transaction",
         "stat",
-        "none",
-        (Query(f"{level('toggle_in_force')} or vector(0)", "toggles"),),
-        "Settings that `innoscope toggle` changed and that have not been undone.",
-        "A change whose reason is unknown.",
-        (run("innoscope toggle history"), read("toggles.md")),
-        width=3,
+        "s",
+        (Query(level("oldest_transaction_age_seconds", aggregate="max"), "age"),),
+        "Age of the oldest transaction.",
+        "Hours: it keeps locks, and purge cannot remove undo logs.",
+        (run("innoscope diagnose"), run("innoscope stacks --queries")),
+        width=5,
         height=4,
-        steps=((None, GREEN), (1, BLUE)),
+        steps=((None, GREEN), (600, ORANGE), (3600, RED)),
     ),
 )
 
@@ -156,7 +125,7 @@ _WAITS: Final = (
         "`row_lock`, `mutex_wait`, `redo_space`, `flush_wait` and `free_page_wait` are queues.",
         (STACKS, board("contention"), board("dirty-page"), run("innoscope stacks --by wait"),
          read("waits.md")),
-        width=16, height=10, stacked=True,
+        width=16, height=10, stacked=True, colors=wait_colors.busy(),
     ),
     Panel(
         "Connections and threads", "timeseries", "short",
@@ -181,8 +150,23 @@ _THROUGHPUT: Final = (
         (Query(rate("statements"), "statements"),),
         "Statements from clients per second.",
         "A drop that the clients did not cause.",
-        (board("contention"), run("innoscope top")),
+        (STACKS, board("contention"), run("innoscope top")),
+        width=12,
     ),
+    Panel(
+        "CPU time by kind of thread",
+        "timeseries",
+        "short",
+        (Query(rate("mysqld_cpu_seconds", by=["group"]), "{{group}}"),),
+        "CPUs in use, by kind of thread.",
+        "As many as the host has. Much CPU time with few statements: spinning, or an expensive query.",
+        (STACKS, run("innoscope profile"), board("contention")),
+        width=12,
+        stacked=True,
+    ),
+)
+
+_LATENCY: Final = (
     Panel(
         "Statement latency",
         "timeseries",
@@ -195,16 +179,7 @@ _THROUGHPUT: Final = (
         "enabled, which is off by default.",
         "p99 far above p50: some statements wait. Their wait class is above.",
         (board("contention"), run("innoscope stacks --queries"), read("probes.md")),
-    ),
-    Panel(
-        "CPU time by kind of thread",
-        "timeseries",
-        "short",
-        (Query(rate("mysqld_cpu_seconds", by=["group"]), "{{group}}"),),
-        "CPUs in use, by kind of thread.",
-        "As many as the host has. Much CPU time with few statements: spinning, or an expensive query.",
-        (STACKS, run("innoscope profile"), board("contention")),
-        stacked=True,
+        width=24,
     ),
 )
 
@@ -218,7 +193,6 @@ _PROCESS: Final = (
         "At the limit of the device. (With large folios, the kernel counts a whole folio for each small "
         "write.)",
         (board("dirty-page"), run("innoscope profile --off-cpu")),
-        width=6,
     ),
     Panel(
         "Memory",
@@ -228,7 +202,6 @@ _PROCESS: Final = (
         "Resident memory of the process.",
         "Continuous growth toward the host's memory.",
         (run("innoscope toggle show release_memory"), read("toggles.md")),
-        width=6,
     ),
     Panel(
         "Open files",
@@ -238,17 +211,6 @@ _PROCESS: Final = (
         "Open file descriptors of the process.",
         "Near `open_files_limit`: tables are closed and reopened all the time.",
         (board("contention"), run("innoscope stacks --wait opening_tables")),
-        width=6,
-    ),
-    Panel(
-        "Connections in use",
-        "timeseries",
-        "percentunit",
-        (Query(ratio(level("connections"), level("connections_limit")), "in use"),),
-        "Open connections as a share of `max_connections`.",
-        "Above 95 %: soon no client can connect. A sudden rise: the application reconnects.",
-        (run("innoscope stacks --queries"), run("innoscope toggle show max_connections")),
-        width=6,
     ),
 )
 
@@ -277,7 +239,7 @@ _ABOUT: Final = (
             Query(level("toggle_unfinished_changes"), "unfinished"),
         ),
         "Changes by `innoscope toggle`, by result.",
-        "*unfinished*: the tool was killed. *failed*: the journal has the reason.",
+        "*unfinished*: the tool was killed. *failed*: the journal shows the reason.",
         (run("innoscope toggle history"), run("innoscope toggle undo")),
         width=5, height=5,
     ),
@@ -305,15 +267,17 @@ DASHBOARD: Final = Dashboard(
     "One MySQL or MariaDB server at a glance: what its threads wait for, and why. If several servers are "
     "selected, counts are summed, and ratios and latencies show the worst server.",
     (
-        Row("At a glance", _GLANCE),
+        Row("State", (_FINDINGS, *_TILES)),
         Row("What threads wait for", _WAITS),
         Row("Throughput", _THROUGHPUT),
-        Row("Checkpoint and fsync", server_innodb.CHECKPOINT),
-        Row("Buffer pool", server_innodb.POOL),
-        Row("Read-ahead", server_innodb.READ_AHEAD),
-        Row("Locks and purge", server_innodb.LOCKS),
-        Row("The process", _PROCESS),
-        Row("Changes, version", _ABOUT),
+        Row("Flushing", server_innodb.FLUSHING),
+        Row("Locks, purge, reads", server_innodb.LOCKS),
+        Row("Buffer pool and redo, details", server_innodb.DETAILS, collapsed=True),
+        Row("Read-ahead", server_innodb.READ_AHEAD, collapsed=True),
+        Row("Transactions and clients", server_clients.CLIENTS, collapsed=True),
+        Row("The process", _PROCESS, collapsed=True),
+        Row("Changes, version", _ABOUT, collapsed=True),
         Row("Start and stop", server_innodb.LIFECYCLE, collapsed=True),
+        Row("Only with the probe family statement", _LATENCY, collapsed=True),
     ),
 )

@@ -1,4 +1,4 @@
-"""Define the InnoDB panels of the server dashboard: pool, checkpoint, read-ahead, locks, recovery."""
+"""Define the InnoDB panels of the server dashboard: buffer pool, checkpoint, read-ahead, locks, recovery."""
 
 from __future__ import annotations
 
@@ -7,56 +7,7 @@ from typing import Final
 from generate.model import GREEN, ORANGE, RED, YELLOW, Panel, Query, board, read, run
 from generate.queries import buckets, calls, increase, inside, level, rate, ratio
 
-POOL: Final = (
-    Panel(
-        "Dirty pages against the limit", "timeseries", "percentunit",
-        (
-            Query(level("buffer_pool_dirty_ratio", aggregate="max"), "dirty"),
-            Query(level("buffer_pool_dirty_limit_ratio", aggregate="max"), "limit"),
-        ),
-        "Dirty pages as a share of the pool, as InnoDB counts them, and `innodb_max_dirty_pages_pct`.",
-        "Above the limit for more than a few seconds: flushing does not keep up with writes.",
-        (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
-        width=6, lines=("limit",),
-    ),
-    Panel(
-        "Pages of the buffer pool", "timeseries", "short",
-        (
-            Query(f"{level('buffer_pool_data_pages')} - {level('buffer_pool_dirty_pages')}", "clean"),
-            Query(level("buffer_pool_dirty_pages"), "dirty"),
-            Query(level("buffer_pool_free_pages"), "free"),
-            Query(level("buffer_pool_other_pages"), "other"),
-            Query(level("buffer_pool_pages"), "all"),
-        ),
-        "Pages of the buffer pool by use.",
-        "No free pages and most of them dirty: a thread that needs a page has to flush one. Much *other*: "
-        "row locks or the adaptive hash index use up the pool.",
-        (board("dirty-page"), run("innoscope trace buf_LRU_get_free_block --callers")),
-        width=6, stacked=True, lines=("all",),
-    ),
-    Panel(
-        "Reads and misses", "timeseries", "ops",
-        (
-            Query(rate("buffer_pool_pages_read"), "pages read"),
-            Query(rate("buffer_pool_pages_written"), "pages written"),
-            Query(rate("buffer_pool_reads"), "reads that waited"),
-        ),
-        "Pages read and written, and logical reads that had to wait for storage.",
-        "Waiting reads at the limit of the device: the working set does not fit into the pool.",
-        (run("innoscope stacks --wait page_read"), read("waits.md")),
-        width=6,
-    ),
-    Panel(
-        "Miss ratio", "timeseries", "percentunit",
-        (Query(ratio(rate("buffer_pool_reads"), rate("buffer_pool_read_requests")), "missed"),),
-        "Logical reads that had to go to storage.",
-        "More than 1 % on a server that answers small queries.",
-        (run("innoscope stacks --wait page_read"), board("dirty-page")),
-        width=6,
-    ),
-)  # fmt: skip
-
-CHECKPOINT: Final = (
+FLUSHING: Final = (
     Panel(
         "Checkpoint age and its zones",
         "timeseries",
@@ -73,19 +24,6 @@ CHECKPOINT: Final = (
         steps=((None, GREEN), (0.875, YELLOW), (0.9375, ORANGE), (0.96875, RED)),
     ),
     Panel(
-        "Checkpoint age in bytes",
-        "timeseries",
-        "bytes",
-        (
-            Query(level("checkpoint_age_bytes", aggregate="max"), "age"),
-            Query(level("checkpoint_age_max_bytes", aggregate="max"), "the most"),
-        ),
-        "Redo that crash recovery would have to replay, and its maximum.",
-        "As in the panel on the left. The bytes also determine how long crash recovery takes.",
-        (board("dirty-page"), run("innoscope toggle show redo_size")),
-        lines=("the most",),
-    ),
-    Panel(
         "fsync latency",
         "heatmap",
         "s",
@@ -94,7 +32,81 @@ CHECKPOINT: Final = (
         "A second band above 10 ms: commits wait for the device. By kind of file: Life of a dirty page.",
         (board("dirty-page"), run("innoscope stacks --wait fsync_redo")),
     ),
-)
+    Panel(
+        "Dirty pages against the limit", "timeseries", "percentunit",
+        (
+            Query(level("buffer_pool_dirty_ratio", aggregate="max"), "dirty"),
+            Query(level("buffer_pool_dirty_limit_ratio", aggregate="max"), "limit"),
+        ),
+        "Dirty pages as a share of the buffer pool, as InnoDB counts them, and `innodb_max_dirty_pages_pct`.",
+        "Above the limit for more than a few seconds: flushing does not keep up with writes.",
+        (board("dirty-page"), run("innoscope toggle show dirty_page_limit")),
+        lines=("limit",),
+    ),
+)  # fmt: skip
+
+DETAILS: Final = (
+    Panel(
+        "Pages of the buffer pool", "timeseries", "short",
+        (
+            Query(f"{level('buffer_pool_data_pages')} - {level('buffer_pool_dirty_pages')}", "clean"),
+            Query(level("buffer_pool_dirty_pages"), "dirty"),
+            Query(level("buffer_pool_free_pages"), "free"),
+            Query(level("buffer_pool_other_pages"), "other"),
+            Query(level("buffer_pool_pages"), "all"),
+        ),
+        "Pages of the buffer pool by use.",
+        "No free pages and most of them dirty: a thread that needs a page has to flush one. Much *other*: "
+        "row locks or the adaptive hash index use up the pool.",
+        (board("dirty-page"), run("innoscope trace buf_LRU_get_free_block --callers")),
+        stacked=True, lines=("all",),
+    ),
+    Panel(
+        "Reads and misses", "timeseries", "ops",
+        (
+            Query(rate("buffer_pool_pages_read"), "pages read"),
+            Query(rate("buffer_pool_pages_written"), "pages written"),
+            Query(rate("buffer_pool_reads"), "reads that waited"),
+        ),
+        "Pages read and written, and logical reads that had to wait for storage.",
+        "Waiting reads at the limit of the device: the working set does not fit into the buffer pool.",
+        (run("innoscope stacks --wait page_read"), read("waits.md")),
+    ),
+    Panel(
+        "Checkpoint age in bytes",
+        "timeseries",
+        "bytes",
+        (
+            Query(level("checkpoint_age_bytes", aggregate="max"), "age"),
+            Query(level("checkpoint_age_max_bytes", aggregate="max"), "the most"),
+        ),
+        "Redo that crash recovery would have to replay, and its maximum.",
+        "Near the maximum: writes wait for flushing. The bytes also determine how long crash recovery takes.",
+        (board("dirty-page"), run("innoscope toggle show redo_size")),
+        lines=("the most",),
+    ),
+    Panel(
+        "Time until redo is full", "timeseries", "s",
+        (Query(f"clamp_max({level('redo_full_seconds', aggregate='min')}, 3600)", "at the current rate"),),
+        "Time until the redo log is full if nothing is flushed, limited to 1 h.",
+        "Below 1 min while the checkpoint age is above 3/4: flushing does not keep up. At a low age, a short "
+        "time only shows that the redo log is small.",
+        (board("dirty-page"), run("innoscope toggle show redo_size")),
+    ),
+    Panel(
+        "Mutex spins",
+        "timeseries",
+        "ops",
+        (
+            Query(rate("spin_rounds"), "rounds"),
+            Query(rate("spin_waits"), "spin waits"),
+            Query(rate("spin_os_waits"), "ended in a sleep"),
+        ),
+        "Spinning for InnoDB's mutexes and rw-locks (MySQL 5.5 and 5.6; newer versions do not count it).",
+        "Millions of rounds per second: wasted CPU time.",
+        (board("contention"), run("innoscope stacks --wait spin"), run("innoscope toggle show spin_rounds")),
+    ),
+)  # fmt: skip
 
 READ_AHEAD: Final = (
     Panel(
@@ -148,23 +160,10 @@ LOCKS: Final = (
             Query(level("deadlock_search_wall_ratio", aggregate="max"), "at the last reading"),
             Query(rate("deadlock_search_seconds"), "on average"),
         ),
-        "Share of the time in which a thread searches for deadlocks and holds the lock system's mutex "
+        "Share of the time for which a thread searches for deadlocks and holds the lock system's mutex "
         "meanwhile.",
         "Above 10 %: the search is the bottleneck, not the locks. It grows with the square of the queue.",
         (board("contention"), run("innoscope toggle show deadlock_detection")),
-    ),
-    Panel(
-        "Mutex spins",
-        "timeseries",
-        "ops",
-        (
-            Query(rate("spin_rounds"), "rounds"),
-            Query(rate("spin_waits"), "spin waits"),
-            Query(rate("spin_os_waits"), "ended in a sleep"),
-        ),
-        "Spinning for InnoDB's mutexes and rw-locks (MySQL 5.5 and 5.6; newer versions do not count it).",
-        "Millions of rounds per second: wasted CPU time.",
-        (board("contention"), run("innoscope stacks --wait spin"), run("innoscope toggle show spin_rounds")),
     ),
     Panel(
         "History list",
@@ -176,24 +175,32 @@ LOCKS: Final = (
         "time.",
         (run("innoscope stacks --queries"), run("innoscope stacks --wait purge"), board("dirty-page")),
     ),
+    Panel(
+        "Buffer pool misses",
+        "timeseries",
+        "percentunit",
+        (Query(ratio(rate("buffer_pool_reads"), rate("buffer_pool_read_requests")), "missed"),),
+        "Logical reads that had to go to storage.",
+        "More than 1 % on a server that answers small queries.",
+        (run("innoscope stacks --wait page_read"), board("dirty-page")),
+    ),
 )
 
 LIFECYCLE: Final = (
     Panel(
         "Crash recovery: redo scanned", "timeseries", "bytes",
-        (
-            Query(level("recovery_scanned_bytes", aggregate="max"), "scanned up to (LSN)"),
-            Query(f"{rate('recovery_scans')} * 65536", "bytes a second, about"),
-        ),
-        "Bytes that crash recovery has scanned, in steps of 64 KiB; 0 if there was none.",
+        (Query(level("recovery_scanned_bytes", aggregate="max"), "scanned up to (LSN)"),),
+        "LSN up to which crash recovery has scanned the redo log; 0 if no recovery is running.",
         "No progress while the server does not answer SQL.",
         (run("innoscope profile"), run("innoscope stacks --wait recovery")),
         width=6,
     ),
     Panel(
         "Crash recovery: pages", "timeseries", "ops",
-        (Query(rate("recovered_pages"), "pages brought up to date"),),
-        "Pages that recovery applied redo to.",
+        (Query(rate("recovered_pages"), "pages brought up to date"),
+         Query(rate("recovery_scans"), "scans of redo")),
+        "Pages that recovery applied redo to, and calls that scan redo. One call scans 4 pages; on MariaDB "
+        "10.8 and newer, the whole log.",
         "0 while the server does not answer and recovery is not complete: it is scanning or reading.",
         (run("innoscope profile"), read("profile.md")),
         width=6,
@@ -201,7 +208,7 @@ LIFECYCLE: Final = (
     Panel(
         "Crash recovery: batches", "timeseries", "short",
         (Query(inside("recovery_apply_seconds"), "share of the time in them"),
-         Query(calls("recovery_apply_seconds"), "batches a second")),
+         Query(calls("recovery_apply_seconds"), "batches per second")),
         "Apply batches of recovery: how many end, and the share of the time spent in them. They are too "
         "few for quantiles.",
         "All of the time, while no batch ends for minutes: reading pages is slow.",

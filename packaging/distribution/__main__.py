@@ -7,7 +7,7 @@ import platform
 import tempfile
 from pathlib import Path
 
-from distribution import carried, deb, rpm, tar, toolchain
+from distribution import apt, carried, deb, rpm, tar, toolchain
 from distribution.metadata import DEB_NAMES, ROOT, Metadata
 from distribution.sign import sign
 from distribution.stage import PORTABLE, SYSTEM, Parts, stage, wheel
@@ -24,7 +24,7 @@ _FORMATS = {
 def main() -> None:
     """Build the requested packages, and print their paths."""
     parser = argparse.ArgumentParser(prog="distribution", description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder for the packages [dist]")
+    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="directory for the packages [dist]")
     parser.add_argument("--wheel", type=Path, help="use this wheel of Innoscope instead of building one")
     parser.add_argument("--version", help="version of the packages [from pyproject.toml]")
     parser.add_argument(
@@ -43,8 +43,15 @@ def main() -> None:
         made = build(
             wanted.out.resolve(), Path(folder), wanted.wheel, wanted.version, wanted.format, wanted.machine
         )
-        for path in made + (sign(made, wanted.sign_key) if wanted.sign_key else []):
+        signatures = _signed(made, wanted.sign_key) if wanted.sign_key else []
+        for path in made + signatures:
             print(f"{path.stat().st_size / 1e6:5.1f} MB  {path}")
+
+
+def _signed(made: list[Path], key: str) -> list[Path]:
+    """Sign the packages. Return the signatures, and, for a .deb, the InRelease of the apt repository."""
+    debs = [path for path in made if path.suffix == ".deb"]
+    return sign(made, key) + ([apt.repository(debs, key, made[0].parent)] if debs else [])
 
 
 def build(
@@ -55,7 +62,7 @@ def build(
     formats: list[str] | None = None,
     machine: str = platform.machine(),
 ) -> list[Path]:
-    """Build the packages in ``out`` and return their paths. ``work`` is an empty folder."""
+    """Build the packages in ``out`` and return their paths. ``work`` is an empty directory."""
     metadata = Metadata.read(version, machine)
     libraries = carried.download(work / "libraries", machine)
     parts = Parts(ours or wheel(work), toolchain.core(machine), libraries)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
 #: Libraries that all packages bundle.
 LIST = PACKAGING / "carried.txt"
-#: Libraries that packages bundle if the distribution's Python is too old to use the distribution's libraries.
+#: Libraries that only the packages with the portable tree bundle (stage.py).
 PORTABLE = PACKAGING / "portable.txt"
 #: The Python versions that the packages support. msgspec has one extension module per version, and the file
 #: name contains the version, so all of them are bundled. Our core uses the stable ABI: one file for 3.11 and
 #: later.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 
-#: The glibc versions that the wheels need, at most 2.28, as pip names them.
+#: pip's platform tags, without the architecture, of wheels that need glibc 2.28 or older.
 _SYSTEMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 
 _PINNED = re.compile(r"^([a-z0-9-]+)==(\S+)((?: *\\\n +--hash=sha256:[0-9a-f]{64})+)", re.MULTILINE)

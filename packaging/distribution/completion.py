@@ -11,7 +11,8 @@ from innoscope.cli.main import cli
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Folders of the completion scripts. The zsh folder is Fedora's; the .deb moves that file to Debian's folder.
+#: Directories of the completion scripts. The zsh directory is Fedora's; the .deb moves that file to Debian's
+#: directory.
 _PLACES = {
     BashComplete: "bash-completion/completions/innoscope",
     ZshComplete: "zsh/site-functions/_innoscope",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from distribution.metadata import Metadata
 
 _DEBIAN = PACKAGING / "debian"
-#: The packages of libraries of another architecture, which are not installed here (deb-shlibs(5)).
+#: The packages that provide the libraries (deb-shlibs(5)), for builds for another architecture. Without this
+#: list, dpkg-shlibdeps finds only packages that are installed.
 _LIBRARIES = """\
 ld-linux-aarch64 1 libc6 (>= 2.28)
 libc 6 libc6 (>= 2.28)
@@ -32,7 +33,10 @@ libz 1 zlib1g (>= 1:1.2.3.3)
 
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
-    """Build the package from the staged ``tree``, and return its path. The folder ``work`` must not exist."""
+    """Build the package from the staged ``tree``, and return its path.
+
+    The directory ``work`` must not exist.
+    """
     shutil.copytree(_DEBIAN, work / "debian")
     shutil.copytree(tree, work / "tree", symlinks=True)
     shutil.copyfile(ROOT / "CHANGELOG.md", work / "CHANGELOG.md")

@@ -14,8 +14,19 @@ from typing import Any
 from distribution import carried, toolchain
 from distribution.metadata import PACKAGING, ROOT, run
 
-#: Components of libraries whose wheels have no SBOM: those of bcrypt, from its Cargo.lock, and of PyYAML.
+#: Components of libraries whose wheels have no SBOM: bcrypt's, from its Cargo.lock, and PyYAML's.
 LINKED = PACKAGING / "linked.json"
+
+#: C libraries that are linked into the core, by the crate that bundles their sources: the repository on
+#: GitHub, the folder in the crate, and the license. In the crate's version, the library's version follows the
+#: plus sign.
+VENDORED = {
+    "libbpf-sys": ("libbpf/libbpf", "libbpf", "LGPL-2.1-only OR BSD-2-Clause"),
+    "zstd-sys": ("facebook/zstd", "zstd", "BSD-3-Clause OR GPL-2.0-only"),
+}
+#: Bundled sources that are not compiled, because libbpf-sys is built without its features vendored-libelf and
+#: vendored-zlib.
+NOT_COMPILED = frozenset({("libbpf-sys", "elfutils"), ("libbpf-sys", "zlib")})
 
 _NAMES = ("LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE", "AUTHORS")
 _OURS = "innoscope"
@@ -23,12 +34,16 @@ _OURS = "innoscope"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A library or crate with its license expression and license files."""
+    """A library or crate with its license expression and license files.
+
+    For a C library, ``crate`` is the crate that bundles it, and ``name`` is its repository on GitHub.
+    """
 
     name: str
     version: str
     licence: str
     files: tuple[Path, ...]
+    crate: str | None = None
 
     @property
     def text(self) -> str:
@@ -87,7 +102,10 @@ def linked(site: Path) -> list[Part]:
 
 
 def crates(machine: str = platform.machine()) -> list[Part]:
-    """Return the crates linked into the core with their licenses, excluding build and test dependencies."""
+    """Return the crates linked into the core with their licenses, excluding build and test dependencies.
+
+    The C libraries that crates bundle are at the end of the list.
+    """
     manifest = ROOT / "agent" / "native" / "Cargo.toml"
     target = f"{machine}-unknown-linux-gnu"
     command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
@@ -103,8 +121,9 @@ def crates(machine: str = platform.machine()) -> list[Part]:
             waiting += [
                 dep["pkg"] for dep in edges[one] if any(kind["kind"] is None for kind in dep["dep_kinds"])
             ]
-    found = (packages[one] for one in reached - {root})
-    return sorted((_crate(package) for package in found), key=lambda part: (part.name, part.version))
+    found = [packages[one] for one in reached - {root}]
+    parts = sorted(map(_crate, found), key=lambda part: (part.name, part.version))
+    return [*parts, *(_vendored(package) for package in found if package["name"] in VENDORED)]
 
 
 def runtime() -> Part:
@@ -116,13 +135,27 @@ def runtime() -> Part:
 
 
 def _crate(package: dict[str, str]) -> Part:
-    entries = Path(package["manifest_path"]).parent.iterdir()
-    files = tuple(sorted(path for path in entries if path.is_file() and path.name.upper().startswith(_NAMES)))
+    files = texts(Path(package["manifest_path"]).parent)
     return Part(package["name"], package["version"], package["license"] or "see below", files)
 
 
+def _vendored(package: dict[str, str]) -> Part:
+    """Return the C library that a crate bundles."""
+    crate = package["name"]
+    name, folder, licence = VENDORED[crate]
+    version = package["version"].rpartition("+")[2].removeprefix("zstd.").removeprefix("v")
+    return Part(name, version, licence, texts(Path(package["manifest_path"]).parent / folder), crate)
+
+
+def texts(folder: Path) -> tuple[Path, ...]:
+    """Return the license files in a folder, and those in its subfolder ``LICENSES``."""
+    named = (path for path in folder.iterdir() if path.name.upper().startswith(_NAMES))
+    entries = (one for path in named for one in (path.iterdir() if path.is_dir() else (path,)))
+    return tuple(sorted(path for path in entries if path.is_file()))
+
+
 def _of_library(info: Path) -> tuple[Path, ...]:
-    """Return all license files of a library, including those of its parts."""
+    """Return all license files of a library, including its parts'."""
     rows = csv.reader((info / "RECORD").read_text().splitlines())
     files = (info.parent / row[0] for row in rows if Path(row[0]).name.upper().startswith(_NAMES))
     return tuple(sorted(path for path in files if path.is_file() and path.suffix != ".py"))

@@ -1,4 +1,4 @@
-"""Generate the manual pages innoscope(1) and innoscope-agent.toml(5), and one for each command's help."""
+"""Generate innoscope(1), innoscope-agent.toml(5), and one manual page per command from its help."""
 
 from __future__ import annotations
 

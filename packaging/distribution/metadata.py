@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import tomllib
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Metadata:
             description=package["description"].strip(),
             licence=project["license"],
             section=package["section"],
-            maintainer=package["maintainer"],
+            maintainer=_maintainer(os.environ.get("MAINTAINER") or package["maintainer"]),
             depends=package["depends"],
             recommends=package["recommends"],
             time=_time(),
@@ -69,8 +70,15 @@ class Metadata:
 
     @property
     def tar_name(self) -> str:
-        """Return the name of the folder that the .tar.gz contains."""
+        """Return the name of the directory that the .tar.gz contains."""
         return f"{self.name}-{self.version}-{self.machine}"
+
+
+def _maintainer(text: str) -> str:
+    """Return the maintainer. Exit if it is not a name and an address on one line (Debian Policy 5.6.2)."""
+    if not re.fullmatch(r"[^<>%\n]*[^<>%\s] <[^<>%@\s]+@[^<>%@\s]+>", text):
+        raise SystemExit(f"MAINTAINER={text!r} is not of the form: NAME <ADDRESS>")
+    return text
 
 
 def _time() -> int:

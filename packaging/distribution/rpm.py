@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
-#: Folders that the package owns. All other folders belong to the distribution.
+#: Directories that the package owns. All other directories belong to the distribution.
 _OWN = ("etc/innoscope", "usr/lib/innoscope", "usr/share/innoscope", "usr/share/doc/innoscope")
 
 
@@ -36,6 +36,7 @@ def _build(metadata: Metadata, system: str, release: str, tree: Path, work: Path
         "release": release,
         "summary": metadata.summary,
         "licence": metadata.licence,
+        "maintainer": metadata.maintainer,
         "description": metadata.description,
         "requires": "\n".join(_requires(metadata, system)),
         "tree": str(tree),

@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
-_PAGE = ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json"
 _SPDX = re.compile(r"SPDX-License-Identifier: (.+?) *\*/")
-#: This crate bundles libbpf and links it statically. In its version, libbpf's version follows the plus sign.
-_LIBBPF = "libbpf-sys"
+_VENDOR = "innoscope/daemon/http/page/vendor"
+_PAGE = ROOT / "agent" / _VENDOR / "libraries.json"
 _CORE = "_native.abi3.so"
 
 Part = dict[str, Any]
 
 
 def write(path: Path, metadata: Metadata, site: Path, depends: list[str]) -> None:
-    """Write the SBOM of packages whose libraries are staged in ``site``, and that have these dependencies."""
+    """Write the SBOM of packages with the libraries in ``site`` and the dependencies ``depends``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document(metadata, site, depends), indent=1, sort_keys=True) + "\n")
 
@@ -111,29 +110,40 @@ def _linked(site: Path) -> Iterator[Part]:
 
 
 def _crates(machine: str) -> Iterator[Part]:
-    """Yield the crates linked into the core, and libbpf, which one of them contains."""
+    """Yield the crates linked into the core, and the C libraries that they bundle."""
     lock = tomllib.loads((ROOT / "agent/native/Cargo.lock").read_text())
     sums = {(one["name"], one["version"]): one.get("checksum") for one in lock["package"]}
     for one in licences.crates(machine):
+        if one.crate:
+            purl, name = f"pkg:github/{one.name}@v{one.version}", one.name.rpartition("/")[2]
+            yield _part("library", name, one.version, one.licence, _CORE, purl=purl)
+            continue
         purl = f"pkg:cargo/{one.name}@{one.version}"
         checksum = sums[one.name, one.version]
         hashes = [_hash("SHA-256", checksum)] if checksum else []
         yield _part("library", one.name, one.version, one.licence, _CORE, purl=purl, hashes=hashes)
-        if one.name == _LIBBPF:
-            version = one.version.rpartition("+v")[2]
-            purl = f"pkg:github/libbpf/libbpf@v{version}"
-            yield _part("library", "libbpf", version, one.licence, _CORE, purl=purl)
 
 
 def _page() -> Iterator[Part]:
-    """Yield the live page's libraries from libraries.json."""
+    """Yield the live page's libraries from libraries.json, and the packages inside bundles."""
     for one in json.loads(_PAGE.read_text())["libraries"]:
         name, version = one["package"], one["version"]
         digest = base64.b64decode(one["integrity"].removeprefix("sha512-")).hex()
         yield _part(
-            "library", name, version, one["licence"], "exporter/page/vendor",
+            "library", name, version, one["licence"], _VENDOR,
             purl=f"pkg:npm/{name}@{version}", hashes=[_hash("SHA-512", digest)],
         )  # fmt: skip
+        yield from map(_bundled, one.get("bundles", []))
+
+
+def _bundled(one: dict[str, str]) -> Part:
+    """Return a package inside a bundle. If its version is not known, only the range of versions is listed."""
+    name, version = one["package"], one.get("version")
+    purl = f"pkg:npm/{name}@{version}" if version else f"pkg:npm/{name}"
+    part = _part("library", name, version, one["licence"], _VENDOR, purl=purl)
+    if version is None:
+        part["properties"].append({"name": "innoscope:range", "value": one["range"]})
+    return part
 
 
 def _programs() -> Iterator[Part]:

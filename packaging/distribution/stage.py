@@ -69,7 +69,7 @@ class Parts:
 
 
 def stage(metadata: Metadata, variant: Variant, parts: Parts, tree: Path) -> None:
-    """Create the folder ``tree`` with all files of the packages."""
+    """Create the directory ``tree`` with all files of the packages."""
     site = tree / SITE
     site.mkdir(parents=True)
     _layout(tree / HOME, variant.python)
@@ -107,7 +107,7 @@ def _layout(home: Path, python: str) -> None:
     (home / "bin").mkdir(parents=True)
     (home / "bin" / "python").symlink_to(f"../../../bin/{python}")
     (home / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    for version in carried.PYTHONS:  # Python looks for site-packages in a folder named after its version
+    for version in carried.PYTHONS:  # Python looks for site-packages in a directory named after its version
         (home / "lib" / f"python{version}").symlink_to("python3")
 
 

@@ -1,4 +1,4 @@
-"""Download the libraries that the core for another architecture is linked with."""
+"""Download the libraries for cross builds of the core."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER = ROOT / "build" / "sysroot"
-#: Debian's packages of the libraries. The core is linked with libelf and zlib. dpkg-shlibdeps looks for all.
+#: Debian's packages with the libraries. The core is linked with libelf and zlib; dpkg-shlibdeps needs all of
+#: the libraries.
 _PACKAGES = ("libc6", "libelf1", "libgcc-s1", "zlib1g")
 
 
 def libraries(machine: str) -> Path:
-    """Return a folder with Debian's libraries for this architecture; download them if necessary."""
+    """Return a directory with Debian's libraries for this architecture; download them if necessary."""
     folder = _FOLDER / machine
     if not folder.exists():
         scratch = _FOLDER / f"{machine}.new"
@@ -28,7 +29,7 @@ def libraries(machine: str) -> Path:
 
 
 def _download(architecture: str, folder: Path) -> None:
-    """Download the packages with apt, which verifies its signature, using separate package lists."""
+    """Download the packages with apt, which verifies signatures. Do not change the host's package lists."""
     apt = folder / "apt"
     for name in ("lists/partial", "archives/partial"):
         (apt / name).mkdir(parents=True)

@@ -1,4 +1,7 @@
-"""Build the .tar.gz, which runs from any folder with any supported Python, and needs no installation."""
+"""Build the .tar.gz, which runs from any directory with any supported Python, and needs no installation.
+
+Its directory ``systemd`` contains the units, for hosts on which no package can be installed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,11 @@ if TYPE_CHECKING:
 
     from distribution.metadata import Metadata
 
+#: The command that the packages' units start, and its replacement in the archive's units: a link to the
+#: archive's command.
+_COMMAND = "/usr/bin/innoscope"
+_LINK = "/usr/local/bin/innoscope"
+
 
 def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     """Build the archive from the portable ``tree``, and return its path. ``work`` must not exist."""
@@ -21,7 +29,11 @@ def build(metadata: Metadata, tree: Path, work: Path, out: Path) -> Path:
     shutil.copytree(tree / SITE, home / "lib")
     shutil.copytree(tree / "etc" / metadata.name, home / "etc")
     shutil.copytree(tree / "usr/share", home / "share")
-    shutil.rmtree(home / "share" / metadata.name / "systemd")  # the archive contains no units
+    shutil.move(home / "share" / metadata.name / "systemd", home)
+    for folder in ("systemd/system", "sysusers.d", "tmpfiles.d"):
+        shutil.copytree(tree / "usr/lib" / folder, home / "systemd" / folder.removeprefix("systemd/"))
+    for unit in (home / "systemd/system").iterdir():
+        unit.write_text(unit.read_text().replace(f"ExecStart={_COMMAND}", f"ExecStart={_LINK}"))
     (home / "bin").mkdir()
     shutil.copy(tree / HOME / "bin" / "py-spy", home / "bin")
     shutil.copy(ROOT / "LICENSE", home)

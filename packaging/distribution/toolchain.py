@@ -1,11 +1,11 @@
 """Build the core with zig, which can target an older glibc than this host's.
 
 A library that is linked by the host's compiler requires the host's glibc or a newer one. zig can target any
-glibc version; packaging/zig-cc.sh sets the one we use. libelf and zlib are the host's, because the core uses
-only functions that older versions of them have too.
+glibc version; packaging/zig-cc.sh sets the one we use. The core is linked with the host's libelf and zlib,
+which works because it uses only functions that older versions of these libraries have too.
 
-zig also builds for other architectures. Rust's standard library for the other architecture is then added by
-rustup, and libelf and zlib are Debian's, downloaded with apt.
+zig can also cross-compile. In that case, rustup adds Rust's standard library for the target architecture, and
+apt downloads Debian's libelf and zlib for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INPUTS = (
 
 
 def zig() -> Path:
-    """Download zig, unless that has been done. Return the folder of its program and libraries."""
+    """Download zig if necessary. Return the directory of its program and libraries."""
     done = _FOLDER / LIST.name
     if not done.exists() or done.read_text() != LIST.read_text():
         shutil.rmtree(_FOLDER, ignore_errors=True)
@@ -49,7 +49,8 @@ def zig() -> Path:
 
 def core(machine: str = platform.machine()) -> Path:
     """Build the core for the older glibc, and return its path. ``machine`` is as printed by ``uname -m``."""
-    # Not the folder of `make setup`: PyO3's settings differ, so each would recompile what the other built.
+    # Separate from the directory of `make setup`: PyO3's settings differ, so with a shared directory each of
+    # the two builds would recompile PyO3 after the other.
     folder = _NATIVE / "target" / "packages"
     if machine != platform.machine():
         run(["rustup", "--quiet", "target", "add", _target(machine)])
@@ -62,7 +63,7 @@ def core(machine: str = platform.machine()) -> Path:
 
 
 def fingerprint() -> str:
-    """Return a checksum of the core's sources and compilers. If it is the same, so is the core."""
+    """Return a checksum of the core's sources and compilers. Equal checksums mean equal cores."""
     digest = hashlib.sha256()
     for command in (["rustc", "--version", "--verbose"], ["clang", "--version"]):
         digest.update(run(command).encode())

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /*
- * Return the number of the highest set bit, or 0 for 0. The computation is branch-free: each branch would
+ * Return the index of the highest set bit, or 0 for 0. The computation is branch-free: each branch would
  * double the number of paths that the verifier checks, and loading takes CPU time that the server needs.
  */
 static inline __attribute__((always_inline)) __u32 highest_bit(__u64 value)

@@ -4,7 +4,7 @@
  * and after this file (c_source.py) defines the names from the catalog. For each metric of
  * probes/catalog/metrics.yaml, these are SLOT_<metric>, LABELS_<metric> (the number of values of its label)
  * and LABEL_<metric>_<value>. For each probe of probes/catalog/probes.yaml, they are POINT_<probe>,
- * HAVE_<probe> (if the probe attaches), and the function <probe>_<value>(ctx) for each of its values.
+ * HAVE_<probe> (if the probe is in use), and the function <probe>_<value>(ctx) for each of its values.
  *
  * Everything is aggregated in the kernel and read through the maps' descriptors: no events are sent to user
  * space, regardless of the server's load. Additions are atomic although most maps are per CPU, because on a
@@ -38,7 +38,7 @@ BPF_PERCPU_ARRAY(hits, u64, POINTS);
  * it. */
 BPF_TABLE("lru_hash", struct call_key, struct call, calls, 16384);
 /* tid -> kind, one of THREAD_*. Threads that are not in the map serve clients. User space adds the
- * entries, and deletes those of exited threads. */
+ * entries, and deletes the entries of exited threads. */
 BPF_HASH(thread_kinds, u32, u32, 16384);
 /* Slots of `dropped`, one for each map that the programs fill: the number of entries that did not fit. */
 #define DROPPED_FILES 0
@@ -110,7 +110,7 @@ static inline void drop(u32 map)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Add to a counter. `label` is the index of the label's value, less than `labels`; unknown indexes are
+/* Add to a counter. `label` is the index of the label's value. Indexes that are not less than `labels` are
  * ignored.
  */
 static inline void add(u32 slot, u32 labels, u64 label, u64 amount)
@@ -191,7 +191,7 @@ static inline u64 end(u32 point, u64 *value)
 }
 
 /* Return the value passed to begin() by this thread's current call to the function at that point, or NOTHING
- * if the thread is not in such a call. */
+ * if no counted call is in progress. */
 static inline u64 inside(u32 point)
 {
 	struct call_key key = {(u32)bpf_get_current_pid_tgid(), point};

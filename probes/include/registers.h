@@ -2,8 +2,8 @@
 #pragma once
 
 /*
- * What differs between processor architectures: the user registers that the kernel saved, and the thread
- * pointer. kernel_types.h includes this file.
+ * Architecture-specific access to the user registers that the kernel saved, and to the thread pointer.
+ * kernel_types.h includes this file.
  */
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

@@ -52,13 +52,14 @@ static __always_inline struct pt_regs *registers_on_stack(struct task_struct *ta
 				  bpf_core_type_size(struct pt_regs));
 }
 
-/* Return the user registers of a task. The verifier must know the pointer's type. */
+/* Return the user registers of a task, which must be a BTF pointer: the verifier rejects any other for
+ * bpf_task_pt_regs(). */
 static __always_inline struct pt_regs *saved_registers(struct task_struct *task)
 {
 	return finds_registers() ? (struct pt_regs *)bpf_task_pt_regs(task) : registers_on_stack(task);
 }
 
-/* Return the state of a task. The verifier must know the pointer's type. */
+/* Return the state of a task, which must be a BTF pointer, because its fields are read directly. */
 static __always_inline __u64 task_state(struct task_struct *task)
 {
 	if (bpf_core_field_exists(task->__state))

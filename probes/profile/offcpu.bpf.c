@@ -38,7 +38,7 @@ struct wait_end {
 	__u64 switches; /* the thread's context switches when the wait began, which identify the wait */
 	__u64 blocked_ns;
 	__u64 runnable_ns;
-	__u64 every; /* one wait in `every` had its stack captured; 0 if this wait did not */
+	__u64 every; /* `every` if the stack of this wait was captured, otherwise 0 */
 };
 
 /* samples/record.rs reads these words. */
@@ -73,8 +73,8 @@ struct thread_end {
 	char comm[16];
 };
 
-/* Where a function receives a value: the number of the argument, and an offset if it is a pointer to the
- * structure that contains the value, otherwise DIRECT. */
+/* Where a function receives a value: the number of the argument, and, if the argument is a pointer to the
+ * structure that contains the value, the offset in this structure, otherwise DIRECT. */
 struct argument_place {
 	__u64 number;
 	__u64 offset;
@@ -86,7 +86,7 @@ struct config {
 	__u64 most; /* approximate maximum number of stacks per thread and window */
 	__u64 statements; /* sample one statement in `statements`, and only its waits; 0: sample all waits */
 	struct argument_place command, text, length, thd,
-		prepared; /* of the function that executes a command */
+		prepared; /* arguments of the function that executes a command */
 	__u64 thd_connection, thd_text, thd_length; /* offsets in a THD; DIRECT if they are unknown */
 };
 
@@ -204,8 +204,8 @@ static __always_inline void wait_ends(struct thread *thread, struct task_struct 
 	bpf_ringbuf_submit(end, SAMPLE_NO_WAKEUP);
 }
 
-/* Return 1 if the stack of the wait that begins now will be captured. The choice depends only on earlier
- * waits. */
+/* Return 1 if the stack of the wait that is beginning will be captured. The choice is random, and does not
+ * depend on how long this wait takes. */
 static __always_inline int is_chosen(struct thread *thread, __u64 most, __u64 now)
 {
 	if (now - thread->window >= WINDOW_NS) {

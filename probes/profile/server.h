@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0-only */
 #pragma once
 
-/* Definitions shared by both profiling programs: the process, the ring buffer for samples, and the count of
- * lost samples. */
+/* Definitions shared by the programs for on-CPU and off-CPU profiles: the process, the ring buffer for
+ * samples, and the count of lost records. */
 
 /* Length of the clock ticks in /proc/PID/stat (USER_HZ), which does not depend on the kernel's CONFIG_HZ. */
 #define NS_PER_TICK 10000000

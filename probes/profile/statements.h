@@ -13,8 +13,10 @@
 #define DIRECT (~0ULL)
 #define COM_QUERY 3
 #define COM_STMT_EXECUTE 23
-/* Maximum bytes of a statement's text in records of each size. MAX_TEXT in statements/mod.rs is the same. */
+/* Maximum length in bytes of a statement's text in a small record. */
 #define TEXT_SMALL 512
+/* Maximum length in bytes of a statement's text in a large record. Must equal MAX_TEXT in statements/mod.rs.
+ */
 #define TEXT_LARGE 4096
 
 /* The values must match those in samples/record.rs. */
@@ -24,8 +26,8 @@ enum statement_kind { STATEMENT_BEGINS = 259, STATEMENT_ENDS = 260, STATEMENT_TE
 struct statement_begin {
 	__u32 tid;
 	__u32 kind;
-	__u32 connection; /* of a prepared statement; 0 if it is unknown */
-	__u32 prepared; /* the number of the prepared statement in its connection */
+	__u32 connection; /* id of the connection, for a prepared statement; 0 if it is unknown */
+	__u32 prepared; /* id of the prepared statement, unique in its connection */
 	__u32 command; /* enum_server_command */
 	__u32 length; /* bytes of text; 0 if it is unknown */
 	__u8 text[];
@@ -67,7 +69,7 @@ static __always_inline __u64 value_at(struct pt_regs *ctx, struct argument_place
 	return found;
 }
 
-/* Bring the thread's times up to date if events of the scheduler are missing: the thread is running now. */
+/* Bring the times of the current thread up to date if scheduler events were missed. It is running now. */
 static __always_inline void is_running(struct thread *thread, struct task_struct *task, struct config *wanted)
 {
 	if (thread->mode != RUNNING || context_switches(task) != thread->switches)
@@ -156,7 +158,7 @@ int statement_enter(struct pt_regs *ctx)
 	if (!wanted || !wanted->statements || now < wanted->began)
 		return 0;
 	thread = record_of(task);
-	if (!thread || (thread->statement && sp < thread->statement_sp)) /* called by the sampled one */
+	if (!thread || (thread->statement && sp < thread->statement_sp)) /* called by the sampled statement */
 		return 0;
 	thread->statement = 0;
 	if (bpf_get_prandom_u32() % (__u32)wanted->statements)

@@ -6,8 +6,8 @@
  * A task iterator visits each thread and writes one record for read(): struct record_header, then stack_len
  * bytes from the stack pointer upward, then kernel_len bytes of kernel return addresses, then returns_len
  * bytes of return addresses that return probes replaced. For a thread that has not run since its last copy,
- * only the header is written. If the budget of a snapshot is used up, only a short part of each stack is
- * copied. agent/native/src/snapshot/record.rs parses the records.
+ * only the header is written. Beyond the budget of a snapshot, only a short part of each stack is copied.
+ * agent/native/src/snapshot/record.rs parses the records.
  *
  * There are two programs. The sleepable one (kernel >= 5.18) copies the stacks. The other (kernel >= 5.8)
  * cannot read pages that are not in memory, so it only states how much of each stack user space has to copy.
@@ -34,8 +34,8 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 enum copy {
 	COPY_WHOLE, /* as much of the stack as a record can hold */
 	COPY_UNCHANGED, /* header only: the thread has not run since it was last copied completely */
-	COPY_SHALLOW, /* the budget is used up: SHALLOW_BYTES at most */
-	COPY_NONE, /* an exiting thread or a kernel thread, which is only counted */
+	COPY_SHALLOW, /* the budget is used up, or it is another group's turn: SHALLOW_BYTES at most */
+	COPY_NONE, /* an exiting thread, a kernel thread or an io_uring worker, which is only counted */
 };
 
 struct record_header {
@@ -115,7 +115,7 @@ struct {
 /* Set before loading. If it is false, the verifier removes the code that depends on it. */
 const volatile _Bool with_kernel_stack = 0;
 
-/* Return the nesting level of the task's pid namespace; 0 for that of the host. */
+/* Return the nesting level of the task's pid namespace; 0 for the host's. */
 static __always_inline __u32 namespace_level(struct task_struct *task)
 {
 	return BPF_CORE_READ(task, thread_pid, level);
@@ -142,7 +142,7 @@ static __always_inline __u32 thread_id_at(struct task_struct *task, __u32 level)
 	return found.nr;
 }
 
-/* Return nanoseconds on a CPU plus the number of times that it was scheduled on one. The sum changes
+/* Return the thread's CPU time in ns plus the number of times that it was scheduled on a CPU. The sum changes
  * whenever the thread runs. /proc/PID/task/TID/schedstat, which is cheap to read, has both numbers. */
 static __always_inline __u64 run_count(struct task_struct *task)
 {

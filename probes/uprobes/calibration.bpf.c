@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Measure the cost of a hit on this host: one of our functions is called with and without these probes. */
+/* Measure the cost of a hit on this host: Innoscope calls its own functions with and without these probes. */
 
 int calibration_enter(struct pt_regs *ctx)
 {

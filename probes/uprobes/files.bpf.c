@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* System calls on files, counted by descriptor. User space looks up the kind of file of each descriptor in
- * /proc/PID/fd, and computes fsync_seconds and read_seconds from the map `files`. */
+ * /proc/PID/fd, and computes fsync_seconds and read_seconds from the `files` map. */
 
 #if defined(HAVE_fsync) || defined(HAVE_fdatasync) || defined(HAVE_pread)
 

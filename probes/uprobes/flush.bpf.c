@@ -59,15 +59,15 @@ int flush_lru_batch_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_page_flush
-/* Count one page handed to the operating system. */
+/* Count one page whose write was issued to the operating system. */
 static inline void page_flushed(u64 type)
 {
 	ADD(flushed_pages, type, 1);
 	ADD(flushed_pages_by_thread, thread_kind(), 1);
 }
 
-/* A page that is flushed inside a call to flush_lru_batch belongs to the LRU list, regardless of its own
- * arguments. */
+/* A page that is flushed inside a call to flush_lru_batch counts as flushed from the LRU list, whatever type
+ * the arguments specify. */
 int page_flush_enter(struct pt_regs *ctx)
 {
 	u64 type = page_flush_type(ctx);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
 /* Free pages: waits for a free page, and the server's checks for a buffer pool that is used up by locks and
- * the hash index. */
+ * the adaptive hash index. */
 
 #ifdef HAVE_free_block
 int free_block_enter(struct pt_regs *ctx)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* Contended latches: threads that spin and threads that sleep. Spinning threads are counted by the line of
- * code that requests the latch; user space computes latch_spin_waits from the map `sites`. */
+/* Contended latches. Requests that spin are counted per source line of the request; user space computes
+ * latch_spin_waits from the `sites` map. Sleeping requests are timed. */
 
 #if defined(HAVE_mutex_spin) || defined(HAVE_rw_lock_spin)
 
@@ -59,8 +59,8 @@ int latch_wait_leave(struct pt_regs *ctx)
 #endif
 
 #ifdef HAVE_mutex_wait
-/* The number of calls to the slow path of libc's pthread_mutex_lock, for each mutex whose symbol the server
- * exports. */
+/* Address of each mutex whose symbol the server exports -> index of its label value. The probe is on the
+ * slow path of libc's pthread_mutex_lock. User space fills the map. */
 BPF_HASH(mutexes, u64, u32, 256);
 
 int mutex_wait_enter(struct pt_regs *ctx)

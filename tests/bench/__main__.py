@@ -27,6 +27,7 @@ from bench import (
     profile,
     sessions,
     speed,
+    startup,
     statements,
     toggle,
 )
@@ -38,6 +39,7 @@ from servers import ADDED, NAMES, ServerError
 from workloads import WorkloadError
 
 _BENCHES = {
+    "startup": startup,
     "speed": speed,
     "methods": methods,
     "gap": gap,
@@ -64,20 +66,22 @@ _OWN_OPTIONS = {
 
 
 def main() -> int:
-    """Run the chosen benchmarks; print an error as one message and return exit status 1."""
+    """Run the chosen benchmarks. Return exit status 1 after an error, or if a stated limit is exceeded."""
     signal.signal(signal.SIGTERM, _interrupt)
     options = _parser().parse_args()
     try:
         if options.reprint:
             _reprint(options.reprint)
             return 0
-        _run(options.names or list(_BENCHES), _settings(options), options.json)
+        exceeded = _run(options.names or list(_BENCHES), _settings(options), options.json)
     except (HelperError, ServerError, WorkloadError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    for message in exceeded:
+        print(f"bench: {message}", file=sys.stderr)
+    return 1 if exceeded else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,8 +114,11 @@ def _settings(options: argparse.Namespace) -> Settings:
     return replace(settings, **given)
 
 
-def _run(names: list[str], settings: Settings, file: Path) -> None:
-    """Run the benchmarks in turn; store and print each one's results even if a later one fails."""
+def _run(names: list[str], settings: Settings, file: Path) -> list[str]:
+    """Run the benchmarks one after another; store and print the results of each, even if a later one fails.
+
+    Return a message for each limit that is exceeded.
+    """
     facts = host.facts()
     document: dict[str, Any] = {"schema": 1, "host": facts, "settings": asdict(settings), "results": {}}
     print(host.heading(facts), flush=True)
@@ -126,6 +133,16 @@ def _run(names: list[str], settings: Settings, file: Path) -> None:
             if results:
                 print(f"\n## {name}\n\n{_BENCHES[name].report(results)}", flush=True)
     say(f"all values are in {file}")
+    return exceeded(document["results"])
+
+
+def exceeded(results: dict[str, Any]) -> list[str]:
+    """Return a message for each startup or memory limit that is exceeded."""
+    return [
+        *startup.exceeded(results.get("startup", {})),
+        *many.exceeded(results.get("many", {})),
+        *many.exceeded(results.get("crowd", {})),
+    ]
 
 
 def _reprint(file: Path) -> None:

@@ -1,12 +1,15 @@
 """Measure the cost of the agent and the sensor with all collectors: ``python -m bench agent``.
 
-The agent and the sensor observe a server with idle connections: over SQL, in its memory, with probes, and
-with one snapshot per second. The agent is scraped every 5 s.
+The agent and the sensor observe a server with a thousand connections, a hundred of which wait for a row lock.
+They use SQL, the server's memory, probes, statements and one snapshot per second. The agent writes the
+history and is scraped every 5 s. Both daemons run with the environment variables of their systemd units.
 """
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +26,14 @@ if TYPE_CHECKING:
     from bench.settings import Settings
     from safety.agenting import Scrape
 
+_UNITS = Path(__file__).parents[2] / "packaging" / "systemd"
 _COLLECTORS = ("process", "waits", "memory", "probes", "sql")
 _TOGETHER = "both"
 
 #: Seconds between two samples of CPU time and memory.
 _STEP_S = 0.5
 
-#: Maximum seconds until all collectors succeed. Probes are compiled and debug information is read first.
+#: Maximum seconds until all collectors succeed, including the time to compile probes and read debug files.
 _PATIENCE_S = 120
 
 Record = dict[str, Any]
@@ -38,9 +42,9 @@ Record = dict[str, Any]
 def run(name: str, settings: Settings) -> Record:
     """Wait until all collectors of one server succeed, then measure the two processes."""
     with (
-        crowded(name, settings.connections, mixed=False) as server,
-        Sensing(only=[server]) as sensing,
-        Running(server, sensor=sensing.path) as agent,
+        crowded(name, settings.connections, mixed=True) as server,
+        Sensing(only=[server], environment=_unit_environment("sensor")) as sensing,
+        Running(server, sensor=sensing.path, environment=_unit_environment("agent")) as agent,
     ):
         pids = {"sensor": sensing.pid, "agent": agent.pid}
         scrape = all_work(agent)
@@ -55,8 +59,14 @@ def run(name: str, settings: Settings) -> Record:
     }
 
 
+def _unit_environment(daemon: str) -> dict[str, str]:
+    """Return the variables that a daemon's unit sets, except those that contain specifiers (``%C``)."""
+    unit = (_UNITS / f"innoscope-{daemon}.service").read_text()
+    return dict(re.findall(r"^Environment=(\w+)=([^%\n]*)$", unit, re.MULTILINE))
+
+
 def all_work(agent: Running) -> Scrape:
-    """Scrape until every collector has succeeded; return the last scrape."""
+    """Scrape until every collector has succeeded; return the last scrape. Raise HelperError after 120 s."""
     deadline = time.monotonic() + _PATIENCE_S
     while missing := _missing(scrape := agent.scrape()):
         if time.monotonic() > deadline:
@@ -92,7 +102,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 _HEADER = ("server", "process", "threads", "series", "seconds", "start-up CPU s", "CPU of one core",
-           "RSS MB, median", "most in that time", "of it anonymous", "mapped files",
+           "RSS MB, median", "most in that time", "of it anonymous", "mapped files", "PSS MB",
            "peak RSS MB since its start")  # fmt: skip
 
 
@@ -113,5 +123,5 @@ def _row(own: list[dict[str, float]], seconds: float) -> list[str]:
         f"{(own[-1]['cpu_s'] - own[0]['cpu_s']) / seconds:.2%}",
         f"{median(each['rss'] for each in own):.1f}", f"{max(each['rss'] for each in own):.1f}",
         f"{median(each['anon'] for each in own):.1f}", f"{median(each['file'] for each in own):.1f}",
-        f"{own[-1]['rss_peak']:.1f}",
+        f"{median(each['pss'] for each in own):.1f}", f"{own[-1]['rss_peak']:.1f}",
     ]  # fmt: skip

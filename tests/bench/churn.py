@@ -1,8 +1,8 @@
 """Connect and disconnect for hours; measure the memory, descriptors and map entries of both daemons.
 
-``python -m bench.churn --minutes 120``, with ``tests`` as the working directory. The benchmark prints the
-values as JSON after ``--settle`` minutes and again at the end of the run. It exits with status 1 if a value
-that must not grow has grown by more than 5 % in between.
+``python -m bench.churn --minutes 120``, with ``tests`` as the working directory. At the end of the run, the
+benchmark prints as JSON the values after ``--settle`` minutes and the final values. It exits with status 1 if
+a value that must not grow has grown by more than 5 % in between.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def main() -> int:
             while passed < 60 * options.minutes:
                 time.sleep(_EVERY_S)
                 passed = time.monotonic() - began
-                now = _measure(sensing, agent, server)
+                try:
+                    now = _measure(sensing, agent, server)
+                except TimeoutError:  # the host is briefly overloaded; try again
+                    continue
                 now |= {"connections": _connections(server), "seconds": passed}
                 print(json.dumps(now), file=sys.stderr, flush=True)
                 if settled is None and passed >= 60 * options.settle:
@@ -97,7 +100,7 @@ def _connections(server: Server) -> float:
 
 
 def _measure(sensing: Sensing, agent: Running, server: Server) -> dict[str, float]:
-    status, _ = agent.get("/metrics")  # scrape() would fail if the host is busy for a moment
+    status, _ = agent.get("/metrics")  # scrape() would fail while the host is briefly overloaded
     assert status == HTTPStatus.OK
     reply = of_pid(sensing.client.collect(), server.pid)
     assert reply is not None

@@ -2,7 +2,8 @@
 
 This process is small (``python -I -S``, standard library only), because a command's ru_maxrss includes the
 size of the process that forked it. Arguments: output file, error file, maximum seconds, command. The command
-is terminated if this process's standard input closes; otherwise gdb would keep the server stopped.
+is terminated after the maximum time, or if this process's standard input closes; otherwise gdb would keep the
+server stopped.
 """
 
 from __future__ import annotations

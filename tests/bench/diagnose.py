@@ -1,9 +1,9 @@
 """Measure how much ``innoscope diagnose`` slows down the server: ``python -m bench diagnose``.
 
 There are two arms of equal duration: no command (the control), and one complete run of the command. The
-windows without a command before and after each arm are shorter. Under this load, the speed of a shared
+windows without a command before and after each arm are shorter. Under these loads, the speed of a shared
 machine varies by 5 % between windows of 10 s, so many short windows give a more precise result than a few
-long ones of the same total duration. The loads are those of ``bench probes``.
+long ones of the same total duration. ``bench probes`` uses the same loads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Measure one server under each load in turn."""
+    """Measure one server under each load."""
     return {
         "seconds": settings.diagnose_seconds,
         "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},

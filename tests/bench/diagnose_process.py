@@ -23,7 +23,10 @@ _ENVIRONMENT = {name: text for name, text in os.environ.items() if name != "PYTH
 
 
 def run(pid: str, seconds: str) -> dict[str, Any]:
-    """Run the command, which must succeed; return its duration, CPU time, findings and missing sources."""
+    """Run the command; return its duration, CPU time, snapshots, findings and missing sources.
+
+    Raise RuntimeError if the command fails.
+    """
     command = [
         str(_INNOSCOPE), "diagnose", "--pid", pid, "-u", "root", "--seconds", seconds, "--json",
     ]  # fmt: skip

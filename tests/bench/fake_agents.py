@@ -18,7 +18,7 @@ _TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Farm:
-    """A server that responds to GET requests for all fake agents; each agent has its own connection."""
+    """A server that responds to the GET requests for all fake agents."""
 
     def __init__(self, bodies: list[str]) -> None:
         self._answers = [_reply(body.encode()) for body in bodies]

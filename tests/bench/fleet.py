@@ -1,6 +1,6 @@
 """Measure the load that a fleet puts on Prometheus and on the profile store: ``python -m bench fleet``.
 
-One agent is real: its replies are recorded, its profiles are pushed, and a Prometheus stores its series. Then
+One agent is real: its replies are recorded, its profiles are pushed, and Prometheus stores its series. Then
 many fake agents serve that recording to a real Prometheus, which scrapes them every 15 s. Larger fleets are
 extrapolated.
 """
@@ -86,7 +86,7 @@ def _recorded(agent: Running, seconds: float) -> Iterator[str]:
 
 
 def _farm(number: int, folder: Path, settings: Settings) -> Record:
-    """Start a Prometheus with ``number`` fake agents; measure once all of them have been scraped."""
+    """Start Prometheus with ``number`` fake agents; measure once all of them have been scraped."""
     home = folder / str(number)
     home.mkdir()
     with Helper("fake_agents", str(folder / "bodies.json")) as helper:

@@ -20,11 +20,14 @@ _PATIENCE = 120.0
 
 
 class HelperError(RuntimeError):
-    """A helper process failed; its messages are on standard error."""
+    """The error for a benchmark's helper process or command that failed."""
 
 
 class Helper:
-    """Context manager that runs ``python -m bench.MODULE`` and kills it at the end of the block."""
+    """Context manager that runs ``python -m bench.MODULE`` and kills it at the end of the block.
+
+    At the start of the block, the helper is ready. Raise HelperError if it exits or does not become ready.
+    """
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._module = module
@@ -58,7 +61,7 @@ class Helper:
         return self._process.pid
 
     def command(self, line: str, patience: float = _PATIENCE) -> Any:
-        """Send a command; return the reply."""
+        """Send a command; return the reply. Raise HelperError if none arrives within ``patience`` seconds."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{line}\n".encode())
@@ -81,7 +84,7 @@ class Helper:
 
 
 def next_command(timeout: float | None) -> list[str] | None:
-    """In a helper: return the words of the next command, [] after ``timeout``, None if the parent has exited.
+    """Return the words of the helper's next command, [] after ``timeout``, None if the parent has exited.
 
     The parent sends the next command only after the reply, so one read returns exactly one line.
     """
@@ -93,5 +96,5 @@ def next_command(timeout: float | None) -> list[str] | None:
 
 
 def reply(value: object) -> None:
-    """In a helper: print the reply to a command as one line of JSON."""
+    """Print the helper's reply to a command as one line of JSON."""
     print(json.dumps(value), flush=True)

@@ -1,7 +1,7 @@
 """Measure many small servers on one host: ``python -m bench many --many-servers 100``.
 
 All servers are idle. The agent and the sensor observe all of them, with probes attached, and the agent is
-scraped every 5 s.
+scraped every 5 s. If the peak memory of a daemon exceeds the ``MemoryMax`` of its unit, the exit status is 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from bench.scene import say
 from bench.tables import table
 from safety.agenting import Running
 from safety.sensing import Sensing
+from safety.units import Unit
 from servers import Server
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-#: Options that minimize the memory and the threads of InnoDB.
+#: Options that minimize InnoDB's memory and threads.
 _SMALL: Options = {
     "performance_schema": 0,
     "innodb_buffer_pool_size": "8M",
@@ -52,7 +53,7 @@ _WHY = re.compile(r'innoscope_collector_failure_info\{.*?collector="(\w+)".*?rea
 
 @dataclass(slots=True)
 class Scrapes:
-    """Scrapes of all servers: the duration of each, and how often each collector failed or succeeded."""
+    """Scrapes of all servers: the duration of each, and the failures and successes of each collector."""
 
     seconds: list[float] = field(default_factory=list)
     failed: Counter[str] = field(default_factory=Counter)
@@ -113,7 +114,10 @@ def configured(servers: list[Server]) -> list[str]:
 
 
 def settle(agent: Running, every_s: float) -> float:
-    """Scrape until no collector times out; return the elapsed seconds."""
+    """Scrape until no collector fails with the reason timeout or gone; return the elapsed seconds.
+
+    Stop after ``_PATIENCE_S`` seconds.
+    """
     began = time.monotonic()
     while time.monotonic() - began < _PATIENCE_S:
         failed = Scrapes().take(agent)
@@ -144,6 +148,7 @@ def measured(sensing: Sensing, agent: Running, settings: Settings) -> Record:
         "succeeded": dict(scrapes.succeeded),
         "tasks": tasks,
         "rss_mb": most,
+        "peak_mb": {who: memory_mb(pid)["rss_peak"] for who, pid in pids.items()},
         "cpu": used,
         "snapshots_per_second": rates,
         "log": sensing.log[-4000:],
@@ -156,6 +161,17 @@ def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[flo
     return [
         len(sensing.client.snapshots(name, begin, end, stacks=False)[0]) / (end - begin) for name in names
     ]
+
+
+def exceeded(results: dict[str, Record]) -> list[str]:
+    """Return a message for each daemon whose peak memory exceeds the limit of its unit."""
+    found = []
+    for name, record in results.items():
+        for who, peak_mb in record["peak_mb"].items():
+            limit_mb = Unit.named(who).memory_max / 1e6
+            if peak_mb > limit_mb:
+                found.append(f"{name}: the {who} took {peak_mb:.0f} MB, limit {limit_mb:.0f} MB (MemoryMax)")
+    return found
 
 
 def report(results: dict[str, Record]) -> str:

@@ -1,4 +1,4 @@
-"""Measure a real Prometheus: its CPU time, its memory, and the size of a sample on disk."""
+"""Measure a real Prometheus server: its CPU time, its memory, and the size of a sample on disk."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SERIES = "prometheus_tsdb_head_series"
-#: Since Prometheus 2.40, this metric has one series per sample type (float, histogram), which are added up.
+#: Counter of appended samples. Since Prometheus 2.40, it has one series per sample type (float, histogram),
+#: which are added up.
 _APPENDED = "prometheus_tsdb_head_samples_appended_total"
 
 
 class Measured(Prometheus):
-    """Context manager that runs and measures a Prometheus; ``options``: see tests/prometheus.py."""
+    """Context manager that runs and measures Prometheus; ``options``: see tests/prometheus.py."""
 
     def __init__(self, folder: Path, target: int, *options: str, interval_s: int) -> None:
         super().__init__(folder, target, *options, interval_s=interval_s)

@@ -1,7 +1,8 @@
 """Compare the methods that copy stacks without stopping anything: ``python -m bench methods``.
 
-All methods copy the stacks of the same busy server in turn. Their copies of a stack must agree if the thread
-did not run between the first copy and the last. The effect on the server is measured in pairs of windows.
+The methods copy the stacks of the same busy server one after another. Their copies of a stack must agree if
+the thread did not run between the first copy and the last. The effect on the server is measured in pairs of
+windows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from workloads import Cpu
 
 _BEST = STOPPING_NOTHING[0]
-_UNMOVED = frozenset({"exact", "inferred"})
+_EXACT, _INFERRED = "exact", "inferred"
+_UNMOVED = frozenset({_EXACT, _INFERRED})
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Compared:
     wall_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
     trust: Counter[str] = field(default_factory=Counter)
-    #: Threads for which this method and ``_BEST`` copied the same stack.
+    #: Threads whose stack equals the exact copy that ``_BEST`` made, and threads whose stack differs.
     agrees: Counter[str] = field(default_factory=Counter)
     differs: Counter[str] = field(default_factory=Counter)
 
@@ -89,13 +91,14 @@ def _compare(name: str, pid: int, rounds: int) -> dict[str, Compared]:
         taken = {method: _measured(processes[method], results[method]) for method in order}
         after = _times_run(pid)
         at_rest = {tid for tid, times in before.items() if after.get(tid) == times}
-        truth = _stacks(taken[_BEST], at_rest)
+        best = _stacks(taken[_BEST], at_rest)
+        truth = {tid: stack for tid, (trust, stack) in best.items() if trust == _EXACT}
         for method, snapshot in taken.items():
             results[method].trust.update(thread.trust for thread in snapshot.threads)
             for tid, (trust, stack) in _stacks(snapshot, at_rest).items():
                 if tid in truth:
                     result = results[method]
-                    counts = result.agrees if truth[tid][1] == stack else result.differs
+                    counts = result.agrees if truth[tid] == stack else result.differs
                     counts[trust] += 1
     return results
 
@@ -118,7 +121,7 @@ def _stacks(snapshot: RawSnapshot, tids: set[int]) -> dict[int, tuple[str, tuple
 
 
 def _times_run(pid: int) -> dict[int, int]:
-    """Return how often each thread was scheduled onto a CPU: the third field of schedstat."""
+    """Return how many times each thread was scheduled onto a CPU: the third field of schedstat."""
     times = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -141,17 +144,12 @@ def _window(server: Server, load: Cpu, helpers: dict[str, Helper], seconds: floa
 
 
 _COMPARED = ("server", "method", "snapshots", "ms: median", "p99", "CPU ms", "exact", "inferred", "on_cpu",
-             "others", "compared", "differ: exact", "inferred")  # fmt: skip
+             "others", "exact compared", "agree", "inferred compared", "wrong")  # fmt: skip
 _PAIRS = ("server", "method", *pairs.HEADER)
 
 
 def report(results: dict[str, Any]) -> str:
     """Return two tables: the comparison of the stacks, and the effect on the server."""
-    compared = [
-        _row(name, method, Compared(**one))
-        for name, result in results.items()
-        for method, one in result["compared"].items()
-    ]
     lost = [
         [name, method, *row]
         for name, result in results.items()
@@ -161,20 +159,36 @@ def report(results: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "The stacks, and what a snapshot costs:",
-            table(_COMPARED, compared),
+            comparison(results),
             "The effect on the server:",
             table(_PAIRS, lost),
         ]
     )
 
 
+def comparison(results: dict[str, Any]) -> str:
+    """Return the table of the stacks: durations, trust levels, and the share of stacks that agree."""
+    rows = [
+        _row(name, method, Compared(**one))
+        for name, result in results.items()
+        for method, one in result["compared"].items()
+    ]
+    return table(_COMPARED, rows)
+
+
 def _row(name: str, method: str, one: Compared) -> list[str]:
     trust, agrees, differs = Counter(one.trust), Counter(one.agrees), Counter(one.differs)
     wall_ms, cpu_ms = one.wall_ms, one.cpu_ms
-    shares = [trust[level] / trust.total() for level in ("exact", "inferred", "on_cpu")]
+    shares = [trust[level] / trust.total() for level in (_EXACT, _INFERRED, "on_cpu")]
     return [
         name, method, str(len(wall_ms)),
         f"{median(wall_ms):.1f}", f"{quantiles(wall_ms, n=100)[98]:.1f}", f"{median(cpu_ms):.1f}",
         *(f"{100 * share:.2f} %" for share in (*shares, max(0.0, 1 - sum(shares)))),
-        f"{agrees.total() + differs.total():,}", str(differs["exact"]), str(differs["inferred"]),
+        *_compared(agrees[_EXACT], agrees[_EXACT] + differs[_EXACT]),
+        *_compared(differs[_INFERRED], agrees[_INFERRED] + differs[_INFERRED]),
     ]  # fmt: skip
+
+
+def _compared(part: int, whole: int) -> tuple[str, str]:
+    """Return the number of compared stacks, and the percentage of them that ``part`` is."""
+    return f"{whole:,}", f"{100 * part / whole:.3f} %" if whole else "–"

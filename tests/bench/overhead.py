@@ -30,12 +30,12 @@ SNAPSHOTS = "snapshots"
 #: Seconds between two samples of the memory and CPU time of the process that takes the snapshots.
 _READING = 5.0
 
-#: Fraction of the long run that counts as startup.
+#: Fraction of the long run after which the memory "at the start" is measured.
 _SETTLED = 0.1
 
 
 def run(name: str, settings: Settings) -> dict[str, Any]:
-    """Measure one server: the long run, then the pairs."""
+    """Measure one server: first in the long run, then in pairs of windows."""
     with (
         crowded(name, settings.connections, mixed=False) as server,
         busy(server, max(1, settings.load)) as load,

@@ -42,7 +42,8 @@ def during(server: Server, load: Workload, wait: Callable[[], None]) -> Window:
 def _reading(server: Server, load: Workload) -> tuple[float, float, int]:
     """Return the time, the server's CPU time, and the number of operations.
 
-    Reading the number of operations takes a while, so both times are read before and after it, and averaged.
+    Reading the number of operations takes a while, so each time is the average of two readings, one
+    before it and one after it.
     """
     before = time.monotonic(), cpu_seconds(server.pid)
     done = load.throughput()

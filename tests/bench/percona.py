@@ -18,7 +18,7 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def home() -> Path:
-    """Return the folder of the unpacked package. Raise CalledProcessError if it is unavailable."""
+    """Return the directory of the unpacked package. Raise SubprocessError if it cannot be downloaded."""
     target = cache.root() / "tools" / f"{_PACKAGE}-{_SUITE}"
     if not target.exists():
         with cache.locked(target.name):

@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def run(name: str, settings: Settings) -> Record:
-    """Measure one server under each load in turn."""
+    """Measure one server under each load."""
     return {
         "window_s": settings.cell,
         "loads": {load: _loaded(name, load, settings) for load in settings.probe_loads},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-#: CPUCLOCK_SCHED of linux/posix-timers.h counts nanoseconds; /proc/PID/stat counts ticks of 10 ms.
+#: CPUCLOCK_SCHED in linux/posix-timers.h, which counts nanoseconds; /proc/PID/stat counts ticks of 10 ms.
 _CPU_CLOCK = 2
 
 
@@ -15,16 +15,23 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> dict[str, float]:
-    """Return ``rss`` and ``rss_peak`` (with mapped files), ``anon`` (without) and ``file``, in 10⁶ bytes."""
-    fields = dict(
-        line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
-    )
+    """Return ``rss`` and ``rss_peak`` (with mapped files), ``anon`` (without) and ``file``, in 10⁶ bytes.
+
+    ``pss`` is ``rss`` with each page divided by the number of processes that map it.
+    """
+    fields = _fields(pid, "status") | _fields(pid, "smaps_rollup")
     return {
         "rss": _mb(fields["VmRSS"]),
+        "pss": _mb(fields["Pss"]),
         "rss_peak": _mb(fields["VmHWM"]),
         "anon": _mb(fields["RssAnon"]) + _mb(fields["RssShmem"]),
         "file": _mb(fields["RssFile"]),
     }
+
+
+def _fields(pid: int, name: str) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/{name}").read_text().splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def _mb(field: str) -> float:

@@ -1,4 +1,4 @@
-"""Start servers with a thousand threads, and the loads of the benchmarks."""
+"""Start servers with many connections, and the loads of the benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def crowded(name: str, connections: int, *, mixed: bool) -> Iterator[Server]:
-    """Yield the server with connections: all idle or, if ``mixed``, some sleeping or waiting for a row."""
+    """Yield a server whose connections are idle; if ``mixed``, some run SLEEP or wait for a row lock."""
     say(f"{name}: starting it with {connections:,} connections")
     waiters = min(_WAITERS, connections // 10) if mixed else 0
     sleepers = 3 * connections // 10 if mixed else 0
@@ -47,7 +47,7 @@ def probe_load(server: Server, name: str, settings: Settings) -> Workload:
 
 @contextmanager
 def busy(server: Server, clients: int) -> Iterator[Cpu | None]:
-    """Run clients that read single rows continuously, until the block ends."""
+    """Run clients that read single rows continuously, until the block ends; yield None without clients."""
     if not clients:
         yield None
         return

@@ -1,7 +1,7 @@
 """Measure the cost of the active session history: ``python -m bench sessions``.
 
-A tenth of the connections are waiting for a row lock, the others are idle. The sensor takes one snapshot per
-second. The agent runs alternately with and without the history, with the same sensor.
+A tenth of the connections wait for a row lock, and the others are idle. The sensor takes one snapshot per
+second. The agent runs first without the history and then with it, on the same sensor.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Settings:
     storm_clients: int = 40
     cell: float = 3.0  #: duration of a window of ``probes``
     diagnose_seconds: float = 10.0  #: duration of each run of ``diagnose``
-    diagnose_around: float = 3.0  #: duration of the empty window before and after each run
+    diagnose_around: float = 3.0  #: duration of the window without a command before and after each run
     agent_seconds: float = 120.0  #: duration of the measurement in ``agent``
     scrape_every: float = 5.0
     toggle_rounds: int = 8
@@ -48,6 +48,7 @@ class Settings:
     fleet_profiles: int = 3  #: number of one-minute profiles
     #: Fake agents in the last measurement of ``fleet``. The two before it use 1/10 and 3/10 of this number.
     fleet_agents: int = 1000
+    startup_rounds: int = 10  #: starts of each command in ``startup``
     statement_rounds: int = 60  #: pairs of snapshots in each scene of ``statements``
     many_servers: int = 100
     crowd_connections: int = 19_000  #: idle connections to one server, in ``crowd``
@@ -78,6 +79,7 @@ def quick(servers: tuple[str, ...] = SERVERS[:1]) -> Settings:
         fleet_seconds=20.0,
         fleet_profiles=1,
         fleet_agents=50,
+        startup_rounds=2,
         statement_rounds=5,
         many_servers=8,
         crowd_connections=500,

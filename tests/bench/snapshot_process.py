@@ -1,4 +1,4 @@
-"""Helper process: take snapshots of one server with a warm engine.
+"""Helper process: take snapshots of one server with a snapshot engine that is already warmed up.
 
 Without commands, ``python -m bench.snapshot_process PID METHOD`` takes one snapshot per second until its
 input closes. Each reply is one line of JSON. Commands:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _Process:
-    """A process that stores its last raw snapshot, because only raw ones contain the unwinding time."""
+    """Wrapper of ``Process`` that keeps the last raw snapshot. Only raw ones contain the unwinding time."""
 
     def __init__(self, pid: int, method: str) -> None:
         self._process = Process(pid, method=method)
@@ -53,7 +53,7 @@ class _Process:
 
 
 class _Snapshots:
-    """Take snapshots, and store the cost of each."""
+    """The snapshots of one process, with the cost of each."""
 
     def __init__(self, pid: int, method: str) -> None:
         self._process = _Process(pid, method)
@@ -74,7 +74,7 @@ class _Snapshots:
                 "cpu_ms": cpu / 1e6,
                 "copy_ms": last.copy_ns / 1e6,
                 "unwind_ms": last.unwind_ns / 1e6,
-                "symbolise_ms": last.symbolise_ns / 1e6,
+                "symbolize_ms": last.symbolize_ns / 1e6,
                 "retried": last.retried,
                 "sampled": last.sampled,
             }

@@ -122,7 +122,7 @@ def _quiet(server: Server, snapshots: Helper, settings: Settings) -> list[Record
 
 
 def _rounds(stage: _Stage, name: str, settings: Settings, tools: list[Tool]) -> None:
-    """Run Innoscope in every round, and the slow tools in some of them."""
+    """Run Innoscope in every round, and the other, slower tools in some rounds."""
     step = max(1, settings.rounds // settings.other_rounds)
     for number in range(settings.rounds):
         with_others = number % step == 0 and number // step < settings.other_rounds
@@ -165,7 +165,7 @@ def _own_row(name: str, state: str, records: list[Record]) -> list[str]:
     warm = [record for record in records if record["tool"] == "innoscope, warm"]
     cold = [record for record in records if record["tool"] == "innoscope stacks"]
     copy = [record["copy_ms"] for record in warm]
-    parts = [record["copy_ms"] + record["unwind_ms"] + record["symbolise_ms"] for record in warm]
+    parts = [record["copy_ms"] + record["unwind_ms"] + record["symbolize_ms"] for record in warm]
     whole = [record["wall_ms"] for record in warm]
     return [
         name, state, f"{median(record['threads'] for record in warm):,.0f}",

@@ -1,7 +1,8 @@
-"""Measure the CPU time of statements in a snapshot: ``python -m bench statements --server mysql-5.6.24``.
+"""Measure the CPU time that statements add to a snapshot: ``python -m bench statements``.
 
-Snapshots with and without statements alternate. A tenth of the server's connections are busy. They either
-wait in the same statements all the time, or execute short statements that differ in each snapshot.
+Snapshots with and without statements alternate. In the first scene, all connections are idle. In the others,
+a tenth of them are busy: they either wait in the same statements all the time, or execute short statements
+that differ in each snapshot.
 """
 
 from __future__ import annotations

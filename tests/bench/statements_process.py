@@ -1,4 +1,4 @@
-"""Helper process: take snapshots of one server in turn without and with statements.
+"""Helper process: take pairs of snapshots of one server, the first without and the second with statements.
 
 ``python -m bench.statements_process PID`` replies to ``take N`` with the CPU time of N pairs of snapshots.
 """

@@ -1,4 +1,4 @@
-"""Compute medians with their confidence intervals."""
+"""Compute quantiles, and medians with their confidence intervals."""
 
 from __future__ import annotations
 

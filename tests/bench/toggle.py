@@ -1,4 +1,4 @@
-"""Measure how a change of one setting affects a client that queries continuously: ``python -m bench toggle``.
+"""Measure how a change to one setting affects a client that queries continuously: ``python -m bench toggle``.
 
 The arms are: no change (the control); set and undo with the sql backend; set and undo with the memory
 backend; a dry run (``toggle plan``) with the memory backend; and a gdb one-liner, whose change is undone over

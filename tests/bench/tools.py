@@ -22,7 +22,7 @@ _QUIET = {"DEBUGINFOD_URLS": "", "LC_ALL": "C.UTF-8"}
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A command that prints all stacks of a process. ``{pid}`` in it is replaced with the process id."""
+    """A command that prints all stacks of a process, whose id replaces ``{pid}`` in ``command``."""
 
     name: str
     command: tuple[str, ...]
@@ -56,7 +56,11 @@ def ours() -> Tool:
 
 
 def others() -> list[Tool]:
-    """Return gdb, pt-pmp with two dumpers, and eu-stack; install them if they are missing."""
+    """Return gdb, pt-pmp and eu-stack; install them if they are missing.
+
+    pt-pmp is returned once for each of its dumpers gdb and pteu, or only with gdb if pt-pmp 3.7.1 cannot be
+    downloaded.
+    """
     ensure_packages(["gdb", "elfutils", "percona-toolkit"])
     gdb = ("gdb", "-nx", "-batch", "-ex", "set pagination 0", "-ex", "thread apply all bt", "-p", "{pid}")
     tools = [Tool("gdb", gdb, _lines(r"^Thread \d+ "))]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Window = dict[str, float]
 
-#: The name of the control arm, in which nothing runs, just as in the empty windows before and after it.
+#: The name of the control arm, whose windows are measured in the same way as the empty ones around them.
 CONTROL = "control"
 
 

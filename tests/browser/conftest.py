@@ -1,4 +1,4 @@
-"""Start one browser per test module, and an agent with an hour of synthetic data."""
+"""Fixtures of the browser tests: for each module, a browser and an agent with an hour of synthetic data."""
 
 from __future__ import annotations
 

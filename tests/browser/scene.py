@@ -16,7 +16,7 @@ from browser import synthetic
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
 from innoscope.metrics import registry
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 from innoscope.sampling.profile_history import CHUNK_S, SPAN_S
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Running:
             self._get("/metrics")
 
     def _get(self, path: str) -> bytes:
-        with urllib.request.urlopen(self.address + path, timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(self.address + path, timeout=_PATIENCE_S) as answer:  # noqa: S310
             return bytes(answer.read())
 
 
@@ -60,10 +60,10 @@ def settings(sensor: synthetic.FakeSensor, address: str, watch: config.Watch) ->
     return config.Config(
         only_named=True,
         web=config.Web(listen_address=address),
-        sensor=config.Sensor(socket=str(sensor.path), start=False),
+        sensor=config.SensorConnection(socket=str(sensor.path), start=False),
         sql=config.Sql(enabled=False),
         own=config.Own(cpu_budget=0),
-        history=config.History(enabled=False),
+        history=config.HistorySettings(enabled=False),
         watch=watch,
         server=tuple(config.Server(name, socket=there.socket) for name, there in sensor.targets.items()),
     )
@@ -81,7 +81,7 @@ def agent_of(
     sensor.all_sent.clear()
     sensor.all_samples_sent.clear()
     agent = Agent(settings(sensor, address, watch))
-    ends = time.time() // CHUNK_S * CHUNK_S
+    ends = sensor.ends
     if past:
         _remember(agent, sensor.targets, ends)
     thread = threading.Thread(target=agent.run, daemon=True)
@@ -100,14 +100,16 @@ def _remember(agent: Agent, names: Iterable[str], ends: float) -> None:
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
         gauges = synthetic.gauges(step * CHUNK_S)
         series = [
-            Series(declared[name], server, (), value) for server in names for name, value in gauges.items()
+            ExportedSeries(declared[name], server, (), value)
+            for server in names
+            for name, value in gauges.items()
         ]
         agent.history.add_scrape(ends - step * CHUNK_S, series)
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start Debian's Chromium without a window, yield it, and close it afterwards."""
+    """Start Debian's Chromium in headless mode, yield it, and close it afterwards."""
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=list(_OPTIONS))
         try:
@@ -131,7 +133,10 @@ class Seen:
 
 @contextmanager
 def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> Iterator[tuple[Page, Seen]]:
-    """Open a page in a new browser context and yield it; ``options`` are passed to ``new_context``."""
+    """Open a page in a new browser context; yield the page and what it logs and requests.
+
+    ``options`` are passed to ``new_context``.
+    """
     common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
     with browser.new_context(**common | options) as one:
         page, seen = one.new_page(), Seen()

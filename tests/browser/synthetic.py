@@ -28,8 +28,8 @@ from innoscope.daemon.sensor.server import SocketServer
 from innoscope.probes.report import ProbeReport
 from innoscope.sampling.classify import IDLE
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import CHUNK_S, SPAN_S, Chunk, Stack
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape
+from innoscope.sampling.profile_history import CHUNK_S, SPAN_S, Chunk, ClassifiedStack
+from innoscope.sampling.sessions.model import Batch, Sampled, SharedValues
 from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
 from innoscope.target.digests import digest_id
 from innoscope.target.model import Target
@@ -58,7 +58,7 @@ _GONE: Final = Target(
 
 
 def target(name: str, pid: int) -> Target:
-    """Return a synthetic server with the pid and start time of the given running process."""
+    """Return a synthetic server with the pid and start time of the running process ``pid``."""
     started = ProcFs().stat(pid).start_time
     return replace(_GONE, pid=pid, start_time=started, socket=f"/run/{name}.sock")
 
@@ -82,7 +82,7 @@ def threads(before_end: float) -> Counter[str]:
 
 
 def gauges(before_end: float) -> dict[str, float]:
-    """Return the gauges of buffer pool and redo log, ``before_end`` seconds before the end of the hour."""
+    """Return gauges of the buffer pool and redo log, ``before_end`` seconds before the end of the hour."""
     calm = 0.42 + 0.05 * math.sin(before_end / 300) + 0.01 * math.sin(before_end / 41)
     after = max(0.0, 1 - abs(before_end - (FULL[0] + FULL[1]) / 2) / 500)
     dirty, age = calm + 0.3 * after, min(0.99, 0.35 + 0.06 * math.sin(before_end / 170) + 0.75 * after**1.5)
@@ -101,14 +101,16 @@ class _Stacks:
 
     def __init__(self, server: str, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311
-        self._by_wait: dict[str, list[Stack]] = {}
+        self._by_wait: dict[str, list[ClassifiedStack]] = {}
         for one in store.read(server):
             frames = tuple(_frame(text) for text in one.frames)
-            self._by_wait.setdefault(one.wait, []).append(Stack.of(one.wait, Trust.EXACT, frames))
+            self._by_wait.setdefault(one.wait, []).append(ClassifiedStack.of(one.wait, Trust.EXACT, frames))
 
-    def of(self, wait: str, count: int) -> Counter[Stack]:
+    def of(self, wait: str, count: int) -> Counter[ClassifiedStack]:
         """Distribute ``count`` threads at random over the recorded stacks of a wait class."""
-        there = self._by_wait.get(wait) or [Stack.of(wait, Trust.EXACT, (Frame(wait, "mysqld", 1),))]
+        there = self._by_wait.get(wait) or [
+            ClassifiedStack.of(wait, Trust.EXACT, (Frame(wait, "mysqld", 1),))
+        ]
         return Counter(self._random.choices(there, [1 / (1 + place) for place in range(len(there))], k=count))
 
 
@@ -123,7 +125,7 @@ def hour(end: float, *, server: str = "mysql-5.6.24", seed: int = 1) -> Iterator
     last = end // CHUNK_S * CHUNK_S
     for step in range(int(SPAN_S / CHUNK_S), 0, -1):
         start = last - step * CHUNK_S
-        counts: Counter[Stack] = Counter()
+        counts: Counter[ClassifiedStack] = Counter()
         for _ in range(int(CHUNK_S)):
             for wait, count in threads(last - start).items():
                 counts += stacks.of(wait, count) if wait != "idle" else Counter()
@@ -145,7 +147,7 @@ def probes() -> list[dict[str, Any]]:
 
 
 INSERT_STOCK: Final = "INSERT INTO `stock` VALUES (...) ON DUPLICATE KEY UPDATE `quantity` = ?"
-#: The statements that client threads execute, by wait class. If there are several, threads take turns.
+#: The statements that client threads execute, by wait class, each in an equal share of the threads.
 STATEMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "row_lock": (INSERT_STOCK,),
     "deadlock_search": (INSERT_STOCK,),
@@ -165,7 +167,7 @@ _WEIGHT_S: Final = 5.0
 
 def samples(chunks: Iterable[Chunk], statements: Mapping[str, tuple[str, ...]] = STATEMENTS) -> Batch:
     """Return samples of the busy threads in the chunks. Only client threads execute statements."""
-    shapes: dict[Shape, int] = {}
+    shapes: dict[SharedValues, int] = {}
     taken = []
     for chunk in chunks:
         counts = {stack: count for stack, count in chunk.counts.items() if stack.wait not in IDLE}
@@ -181,14 +183,16 @@ def samples(chunks: Iterable[Chunk], statements: Mapping[str, tuple[str, ...]] =
     return Batch(list(shapes), taken, {digest_id(text): text for text in texts})
 
 
-def _shape(stack: Stack, texts: tuple[str, ...], number: int) -> Shape:
+def _shape(stack: ClassifiedStack, texts: tuple[str, ...], number: int) -> SharedValues:
     kind = _KINDS.get(stack.wait, "connection")
     digest = digest_id(texts[number % len(texts)]) if kind == "connection" else None
-    return Shape(kind, "app", "shop", digest, "Query", stack.wait, None, None, "exact", "exact", stack.labels)
+    return SharedValues(
+        kind, "app", "shop", digest, "Query", stack.wait, None, None, "exact", "exact", stack.labels
+    )
 
 
 class FakeSensor:
-    """A sensor that serves the chunks of each named server. ``failing`` maps collectors to their errors."""
+    """A fake sensor that serves the chunks of the named servers. ``failing`` maps collectors to errors."""
 
     def __init__(self, path: Path, servers: Mapping[str, Sequence[Chunk]]) -> None:
         self.path = path
@@ -199,6 +203,9 @@ class FakeSensor:
         self.statements = STATEMENTS
         self.started = time.time() - 9 * 86_400
         self.failing: dict[str, str] = {}
+        now = time.time() // CHUNK_S * CHUNK_S
+        ends = max((chunk.end for chunks in servers.values() for chunk in chunks), default=now)
+        self.ends = math.ceil(ends / CHUNK_S) * CHUNK_S  # the end of the last chunk's step
         self.convoy = False  # whether the latest snapshots show the convoy
         self.all_sent = threading.Event()  # set once a client has all chunks and requests more
         self.all_samples_sent = threading.Event()

@@ -7,9 +7,11 @@ import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+import waiting
 from browser import scene, synthetic
 from npm import package
 from safety.agenting import Running
@@ -29,7 +31,8 @@ NAME = "orders"
 AXE_SHA = "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ=="
 AXE = ("axe-core", "4.14.1", AXE_SHA)
 PHONE = {"width": 360, "height": 740}
-#: These limits are generous, because the machine may be busy.
+#: Maximum milliseconds until the page is painted, and between two frames; generous, because the machine may
+#: be busy.
 LIMIT_MS = 5_000
 LONGEST_FRAME_MS = 2_000
 #: A script that stores the times between frames in ``window.frames_ms``.
@@ -80,6 +83,17 @@ def accessibility_violations(page: Page) -> list[Any]:
     return [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found]
 
 
+def is_of_the_past(url: str, agent: scene.Running) -> bool:
+    """Return whether a URL requests the stacks of an earlier time, and not those that the page updates."""
+    parts = urlsplit(url)
+    return parts.path == "/api/flame" and float(parse_qs(parts.query)["to"][0]) < agent.ends - 600
+
+
+def active_sessions(page: Page) -> float:
+    """Return the sum of all statements' average active sessions."""
+    return sum(map(float, page.locator("#statements tbody td:first-child").all_inner_texts()))
+
+
 def linked_span(page: Page) -> tuple[float, float]:
     """Return the time span in the links to the raw formats."""
     found = re.search(r"from=([\d.]+)&to=([\d.]+)", page.locator("#raw a").first.get_attribute("href") or "")
@@ -104,7 +118,7 @@ def test_dragging_over_a_spike_shows_exactly_its_stacks(
 ) -> None:
     before = page.locator("#flame g.frame").count()
     page.evaluate(FRAMES)
-    with page.expect_response("**/api/flame?*") as pending:
+    with page.expect_response(lambda response: is_of_the_past(response.url, agent)) as pending:
         scene.drag(page, agent, (synthetic.CONVOY[0] - 15, synthetic.CONVOY[1] + 15))
     document = pending.value.json()
     page.locator("#top li:first-child", has_text="row lock").wait_for()
@@ -253,13 +267,14 @@ def test_page_shows_a_real_server(browser: Browser, server: Callable[[str], Serv
         with scene.opened(browser, address) as (page, seen):
             page.get_by_role("button", name="row lock").wait_for()
             page.locator("#flame g.frame[name='row lock']").wait_for()
-            assert "pages" in page.inner_text("#dirty-about")
-            assert "calm" in page.inner_text("#age-about")
+            page.locator("#dirty-about", has_text="pages").wait_for()
+            page.locator("#age-about", has_text="calm").wait_for()
             statement = page.locator("button.statement", has_text="UPDATE")
-            cells = page.locator("#statements tbody td:first-child").all_inner_texts()
-            rows = page.locator("#statements").inner_text()
+            statement.wait_for()
             # Six connections update one row. The first snapshots have no statements (docs/statements.md).
-            assert 4 <= sum(map(float, cells)) <= 7, rows
+            waiting.until(
+                lambda: 4 <= active_sessions(page) <= 7, page.locator("#statements").inner_text, every_s=0.2
+            )
             statement.click()
             page.locator("#filter", has_text="UPDATE").wait_for()
             page.locator("#flame g.frame[name='row lock']").wait_for()

@@ -1,14 +1,15 @@
-"""Wait classes have distinguishable colors, the same everywhere; frames that all stacks share are folded."""
+"""Wait classes have distinguishable and consistent colors; frames that all stacks share are folded."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
+import waiting
 from browser import scene
 from browser.test_live_page import until
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from playwright.sync_api import Browser, Page
+
+    from innoscope.sampling.profile_history import Chunk
 
 #: Effects of color vision deficiencies on linear RGB, at a severity of 1.0: Machado, Oliveira and Fernandes,
 #: "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009, doi 10.1109/TVCG.2009.113.
@@ -38,8 +41,9 @@ FREQUENT: Final = (
 )  # fmt: skip
 #: Minimum distance of two colors in CIELAB (CIE76). A distance of 2.3 is just noticeable.
 DISTANCE = 12.0
-#: CIE XYZ of linear sRGB, and the white point D65 (IEC 61966-2-1).
+#: The matrix that converts linear sRGB to CIE XYZ (IEC 61966-2-1).
 XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+#: The white point D65 in CIE XYZ (IEC 61966-2-1).
 WHITE = (0.9505, 1.0, 1.089)
 #: A script that returns the color of each class in ``names`` as "rgb(…)".
 COLORS = """async (names) => {
@@ -72,9 +76,15 @@ def lab(css: str, simulation: Sequence[Sequence[float]]) -> tuple[float, float, 
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
+def _switch(page: Page, scheme: Literal["light", "dark"]) -> None:
+    """Switch between light and dark mode, and wait for the next frame, before which the page is notified."""
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => resolve()))")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_frequent_classes_have_distinguishable_colors(page: Page, scheme: Literal["light", "dark"]) -> None:
-    page.emulate_media(color_scheme=scheme)
+    _switch(page, scheme)
     colors = dict(zip(FREQUENT, page.evaluate(COLORS, list(FREQUENT)), strict=True))
     too_close = [
         (name, one, other)
@@ -87,22 +97,27 @@ def test_frequent_classes_have_distinguishable_colors(page: Page, scheme: Litera
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_class_has_the_same_color_in_chart_lists_and_flame_graph(
-    page: Page, scheme: Literal["light", "dark"]
+    page: Page, chunks: list[Chunk], scheme: Literal["light", "dark"]
 ) -> None:
-    page.emulate_media(color_scheme=scheme)
+    _switch(page, scheme)
     (expected,) = page.evaluate(COLORS, ["page_read"])
     until(page, f"getComputedStyle(document.querySelector('[data-wait=page_read] .swatch')).backgroundColor "
                 f"=== '{expected}'")  # fmt: skip
     until(page, "getComputedStyle(document.querySelector(\"#flame g.frame[name='page read'] rect\")).fill "
                 f"=== '{expected}'")  # fmt: skip
-    chart = page.evaluate("""async () => {
+    waits = sorted({stack.wait for chunk in chunks for stack in chunk.counts})
+    script = """async (waits) => {
       const main = document.querySelector('script[type=module]').src;
       const { color } = await import(main.replace('main.js', 'colors.js'));
       const plot = uPlot.sync('hour').plots.find((one) => one.root.closest('#threads-chart'));
       const drawn = plot.series.slice(1).map((one) => one.fill(plot, 1));
-      const listed = [...document.querySelectorAll('[data-wait]')].map((one) => one.dataset.wait);
-      return drawn.every((one) => listed.some((wait) => color(wait) === one)); }""")
-    assert chart
+      return { drawn, colors: waits.map((wait) => [wait, color(wait)]) }; }"""
+
+    def differing() -> dict[str, Any] | None:
+        seen: dict[str, Any] = page.evaluate(script, waits)
+        return seen if set(seen["drawn"]) - {one for _, one in seen["colors"]} else None
+
+    waiting.until(lambda: not differing(), lambda: (scheme, differing()))
 
 
 def test_frames_that_all_stacks_share_are_folded(page: Page) -> None:

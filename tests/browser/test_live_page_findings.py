@@ -53,7 +53,7 @@ def test_latest_finding_is_shown_with_its_reasons_collapsed(browser: Browser, ag
         first.wait_for()
         assert re.match(r"\d+ threads wait for row locks row_lock_convoy, \d\d of 100", first.inner_text())
         assert "of the active threads" in first.inner_text()
-        assert re.fullmatch(r"of the last minute · \d+ of \d+ checks", page.inner_text("#findings-about"))
+        assert re.fullmatch(r"for the last minute · \d+ of \d+ checks", page.inner_text("#findings-about"))
         reason = first.get_by_text("All of them need rows that another transaction")
         assert not reason.is_visible()
         first.get_by_text("Why, and what to do").click()
@@ -66,7 +66,7 @@ def test_latest_finding_is_shown_with_its_reasons_collapsed(browser: Browser, ag
 
 
 def test_findings_are_those_of_the_selected_time(browser: Browser, tmp_path: Path) -> None:
-    """Select the convoy, which ended 19 minutes ago, and then the full redo log."""
+    """Select the convoy, which ended 18.5 minutes ago, and then the full redo log."""
     chunks = list(synthetic.hour(time.time()))
     with (
         synthetic.FakeSensor(tmp_path / "sensor.sock", {NAME: chunks}) as sensor,
@@ -75,12 +75,12 @@ def test_findings_are_those_of_the_selected_time(browser: Browser, tmp_path: Pat
     ):
         scene.drawn(page)
         titles = page.locator(".findings > li > strong")
-        page.locator("#findings-about", has_text="of the last minute").wait_for()
+        page.locator("#findings-about", has_text="for the last minute").wait_for()
         assert not titles.filter(has_text="wait for row locks").count()
         scene.drag(page, one, (synthetic.CONVOY[0] - 15, synthetic.CONVOY[1] + 15))
         titles.filter(has_text="wait for row locks").wait_for()
         about = page.inner_text("#findings-about")
-        shown = re.match(r"of (\d\d:\d\d:\d\d) – \d\d:\d\d:\d\d · (\d+) of (\d+) checks", about)
+        shown = re.match(r"for (\d\d:\d\d:\d\d) – \d\d:\d\d:\d\d · (\d+) of (\d+) checks", about)
         assert shown
         assert page.inner_text("#stacks-about").startswith(shown[1])
         assert 15 < int(shown[2]) < int(shown[3])
@@ -90,19 +90,19 @@ def test_findings_are_those_of_the_selected_time(browser: Browser, tmp_path: Pat
         titles.filter(has_text="wait for space in the redo log").wait_for()
         assert not titles.filter(has_text="wait for row locks").count()
         page.get_by_role("button", name="Last 5 min").click()
-        page.locator("#findings-about", has_text="of the last minute · ").wait_for()
+        page.locator("#findings-about", has_text="for the last minute · ").wait_for()
         seen.require_silence(one.address)
 
 
 def test_findings_of_another_time_say_so(browser: Browser, agent: scene.Running) -> None:
-    """Ask for a time before the agent's first sample."""
+    """Select a time before the agent's first sample."""
     start = int(agent.ends) - 7200
     with scene.opened(browser, agent.address, f"/#server={NAME}&time={start}-{start + 60}") as (page, seen):
         note = page.locator("#findings-list .note")
         note.wait_for()
-        assert "no samples of the selected time" in note.inner_text()
+        assert "no samples from the selected time" in note.inner_text()
         assert re.match(
-            r"of the last minute \(.*\), not of the selected time", page.inner_text("#findings-about")
+            r"for the last minute \(.*\), not for the selected time", page.inner_text("#findings-about")
         )
         seen.require_silence(agent.address)
 

@@ -1,4 +1,4 @@
-"""Starts of servers, changes by toggles and captured stalls are marked on the live page's time axis."""
+"""The live page marks server starts, toggle changes and captured stalls on its time axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from browser.test_live_page_states import HOSTILE
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.metrics import registry
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +29,16 @@ def toggled(value: str, since: float) -> Scrape:
     """Return a scrape with a toggle in force, whose value and user are hostile."""
     declared = registry.default()
     series = (
-        Series(declared["toggle_in_force"], NAME, ("read_ahead", "sql"), 1),
-        Series(declared["toggle_info"], NAME, ("read_ahead", value, HOSTILE), 1),
-        Series(declared["toggle_since_timestamp_seconds"], NAME, ("read_ahead",), since),
+        ExportedSeries(declared["toggle_in_force"], NAME, ("read_ahead", "sql"), 1),
+        ExportedSeries(declared["toggle_info"], NAME, ("read_ahead", value, HOSTILE), 1),
+        ExportedSeries(declared["toggle_since_timestamp_seconds"], NAME, ("read_ahead",), since),
     )
     return Scrape(0.0, series, (ServerState(NAME, "mysql", True, (("toggles", None),)),))
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
-    """Yield an agent whose server started 40 minutes ago, with a toggle 20 minutes ago, and a stall."""
+    """Yield an agent whose server started 40 minutes ago, with a toggle set 20 minutes ago, and a stall."""
     folder = tmp_path_factory.mktemp("page")
     chunks = list(synthetic.hour(time.time()))
     watch = config.Watch((RULE,), for_seconds=0, seconds=1, directory=str(folder / "kept"))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import scene, synthetic
-from innoscope.daemon.http.server import Address
+from innoscope.daemon.http.server import ListenAddress
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import CHUNK_S, Chunk, Stack
+from innoscope.sampling.profile_history import CHUNK_S, Chunk, ClassifiedStack
 from scale import long
 
 if TYPE_CHECKING:
@@ -24,8 +24,10 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def brief(count: int = 3, function: str = "poll", wait: str = "row_lock") -> list[Chunk]:
-    """Return ``count`` chunks, the last of which ends now."""
-    stack = Stack.of(wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2)))
+    """Return ``count`` consecutive chunks up to the present."""
+    stack = ClassifiedStack.of(
+        wait, Trust.STALE, (Frame(function, "mysqld", 1), Frame("start_thread", "libc.so.6", 2))
+    )
     now = time.time() // CHUNK_S * CHUNK_S
     starts = [now - CHUNK_S * back for back in range(count, 0, -1)]
     return [Chunk(start + 0.1, start + 9.1, 10, 5.0, Counter({stack: 40})) for start in starts]
@@ -197,7 +199,7 @@ def test_page_reconnects_to_an_agent_that_restarts(browser: Browser, tmp_path: P
             page.clock.install()
             page.goto(agent.address)
             page.locator("#flame g.frame").first.wait_for()
-            address = Address.parse(agent.address.removeprefix("http://"))
+            address = ListenAddress.parse(agent.address.removeprefix("http://"))
         page.clock.fast_forward(11_000)
         banner = page.get_by_role("alert")
         banner.wait_for()

@@ -21,7 +21,8 @@ NODES = 3
 class Cluster(ABC):
     """Context manager around the servers of a cluster. The block begins once all of them have joined.
 
-    If ``first`` is already running as a single server, it is restarted. Its options apply to all nodes.
+    If ``first`` is already running as a single server, it is restarted. The options of ``first`` apply to all
+    nodes.
     """
 
     def __init__(self, first: Server, others: Iterable[Server], within_s: float) -> None:

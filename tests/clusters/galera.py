@@ -18,7 +18,7 @@ SERVER: Final = "mariadb-10.11-galera"
 _LIBRARY: Final = "usr/lib/galera/libgalera_smm.so"
 _WITHIN_S: Final = 15
 _UUIDS: Final = tuple(f"6a1e3a1{number}-0000-11f0-8000-00000000000{number}" for number in range(1, NODES + 1))
-#: Content of grastate.dat: it says that all nodes have applied the same transactions.
+#: Content of grastate.dat, according to which all nodes have applied the same transactions.
 _POSITION: Final = """\
 # GALERA saved state
 version: 2.1
@@ -26,7 +26,7 @@ uuid:    6a1e3a10-0000-11f0-8000-000000000000
 seqno:   0
 safe_to_bootstrap: 0
 """
-#: Content of gvwstate.dat: it lists the members of the cluster.
+#: Content of gvwstate.dat, which lists the members of the cluster.
 _VIEW: Final = """\
 my_uuid: {own}
 #vwbeg

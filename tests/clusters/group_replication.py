@@ -35,7 +35,7 @@ _ONLINE: Final = "SELECT 1 FROM performance_schema.replication_group_members WHE
 
 
 class _Member(Server):
-    """A server with a UUID of its own, although all servers start from the same template."""
+    """A server that generates its own UUID, because all members start with the UUID in the template."""
 
     def _prepare(self) -> None:
         super()._prepare()

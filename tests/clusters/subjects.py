@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from servers.launch import Options
 
-#: Clusters by name. Every test that covers all servers also covers these.
+#: Clusters by name. The tests of wait classes and toggles cover the clusters, too.
 CLUSTERS: Final = {"galera": galera.GaleraCluster, "group-replication": group_replication.ReplicationGroup}
 _SERVERS: Final = {"galera": galera.SERVER, "group-replication": group_replication.SERVER}
 

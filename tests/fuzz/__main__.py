@@ -13,11 +13,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fuzz import seeds
 from fuzz.targets import PYTHON, RUST
 from innoscope.common.cache import cache_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _HERE: Final = Path(__file__).resolve().parent
 _CRATE: Final = _HERE / "rust"
@@ -33,13 +36,11 @@ _RUSTFLAGS: Final = " ".join((
     "--cfg fuzzing",
     "-Zsanitizer=address",
 ))  # fmt: skip
-#: Memory limits in MiB. For Python: the interpreter's memory plus the 64 MB that an input may allocate. For
-#: Rust: enough for AddressSanitizer, because the harness itself limits what an input allocates.
-_PYTHON_RSS: Final = 160 + 64
-_RUST_RSS: Final = 2048
+#: libFuzzer's limit for the process's memory in MiB. The harness itself limits what an input allocates.
+_RSS: Final = 2048
 #: libFuzzer's wall-clock limit for one input, in case it hangs; the harness limits the CPU time.
 _ALARM_S: Final = 20
-#: Number of seed folders to keep: one for this version, and one for another version that is in use.
+#: Number of seed directories to keep: one for this version, and one for another version that is in use.
 _SEED_FOLDERS: Final = 2
 #: Matches the lines of libFuzzer's output that belong in a report.
 _REPORTED: Final = re.compile(r"panicked|of CPU|bytes for|ERROR|Error|Exception|SUMMARY|Test unit|agent/")
@@ -48,7 +49,10 @@ _STATISTIC: Final = re.compile(r"stat::(\w+):\s+(\d+)")
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one target. If it failed, ``report`` says why. ``cpu_s`` includes start-up."""
+    """The result of one target. If it failed, ``report`` contains the errors.
+
+    ``cpu_s`` does not include the start-up of Python.
+    """
 
     target: str
     executions: int
@@ -59,24 +63,22 @@ class Result:
 
 
 def default_folder() -> Path:
-    """Return the folder for seeds, corpora, builds and failing inputs. It is outside the source tree."""
+    """Return the directory for seeds, corpora, builds and failing inputs. It is outside the source tree."""
     return cache_folder() / "fuzz"
 
 
-def prepare(folder: Path) -> None:
-    """Build the targets in Rust, and make the seeds of this version unless they exist.
+def prepare(folder: Path, targets: Collection[str]) -> None:
+    """Build the targets in Rust if any is named, and make the seeds of this version unless they exist.
 
-    Other processes, including those of other versions, may use the folder at the same time.
+    The target ``history`` is built only if it is among ``targets``, because Parquet takes minutes to compile.
+
+    Other processes, including those of other versions, may use the directory at the same time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        subprocess.run(
-            ["cargo", "build", "--quiet", "--release", "--locked", "--target", _TRIPLE, "--manifest-path",
-             _CRATE / "Cargo.toml", "--target-dir", folder / "target"],
-            env=os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": _RUSTFLAGS},
-            check=True,
-        )  # fmt: skip
+        if not RUST.keys().isdisjoint(targets):
+            _compile(folder, ["--features", "history"] if "history" in targets else [])
         current = seeds_folder(folder)
         if not current.exists():
             partial = folder / "partial-seeds"
@@ -87,6 +89,15 @@ def prepare(folder: Path) -> None:
         remove_outdated_seeds(folder)
 
 
+def _compile(folder: Path, features: list[str]) -> None:
+    subprocess.run(
+        ["cargo", "build", "--quiet", "--release", "--locked", "--target", _TRIPLE, "--manifest-path",
+         _CRATE / "Cargo.toml", "--target-dir", folder / "target", *features],
+        env=os.environ | {"RUSTC_BOOTSTRAP": "1", "RUSTFLAGS": _RUSTFLAGS},
+        check=True,
+    )  # fmt: skip
+
+
 def remove_outdated_seeds(folder: Path) -> None:
     """Remove the seeds of all versions except the most recently used ones."""
     by_age = sorted(folder.glob("seeds-*"), key=lambda path: path.stat().st_mtime, reverse=True)
@@ -95,14 +106,17 @@ def remove_outdated_seeds(folder: Path) -> None:
 
 
 def seeds_folder(folder: Path) -> Path:
-    """Return the folder for the seeds of this version, named after a hash of the sources in tests/fuzz."""
+    """Return the directory for the seeds of this version, named after a hash of the sources in tests/fuzz."""
     sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py")))
     return folder / f"seeds-{hashlib.sha256(sources).hexdigest()[:16]}"
 
 
-def run(folder: Path, target: str, seconds: int) -> Result:
-    """Fuzz one target for ``seconds``. Write failing inputs to ``folder/failed/TARGET``."""
-    corpus, failed = folder / "corpus" / target, folder / "failed" / target
+def run(folder: Path, target: str, seconds: int, corpora: Path | None = None) -> Result:
+    """Fuzz one target for ``seconds``. Write failing inputs to ``folder/failed/TARGET``.
+
+    Its corpus is in ``corpora``, which is ``folder/corpus`` by default.
+    """
+    corpus, failed = (corpora or folder / "corpus") / target, folder / "failed" / target
     for one in (corpus, failed):
         one.mkdir(parents=True, exist_ok=True)
     in_python = target in PYTHON
@@ -114,11 +128,15 @@ def run(folder: Path, target: str, seconds: int) -> Result:
     most = PYTHON[target].max_len if in_python else RUST[target]
     limits = [
         f"-max_total_time={seconds}", f"-timeout={_ALARM_S}", f"-max_len={most}", "-print_final_stats=1",
-        f"-rss_limit_mb={_PYTHON_RSS if in_python else _RUST_RSS}", f"-artifact_prefix={failed}/",
+        f"-rss_limit_mb={_RSS}", f"-artifact_prefix={failed}/",
     ]  # fmt: skip
     environment = os.environ | {
         "PYTHONPATH": str(_HERE.parent),
         "XDG_CACHE_HOME": str(folder / "nothing-cached"),
+        # With fixed thresholds, glibc returns freed memory to the kernel, so that the growth caused by each
+        # input can be measured.
+        "MALLOC_MMAP_THRESHOLD_": str(128 << 10),
+        "MALLOC_TRIM_THRESHOLD_": str(128 << 10),
     }
     before = _cpu_of_children_s()
     done = subprocess.run(
@@ -130,7 +148,7 @@ def run(folder: Path, target: str, seconds: int) -> Result:
     report = None
     if done.returncode != 0 or executions == 0:
         report = _summary(done.stderr) or f"{executions} executions, exit code {done.returncode}"
-    cpu_s = _cpu_of_children_s() - before
+    cpu_s = _cpu_of_children_s() - before - numbers.get("start_up_cpu_ms", 0) / 1000
     return Result(target, executions, seconds, cpu_s, len(list(corpus.iterdir())), report)
 
 
@@ -151,11 +169,13 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", choices=[[], *RUST, *PYTHON], metavar="TARGET")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (default 60)")
     parser.add_argument("--folder", type=Path, default=default_folder(), help="seeds, corpora, failures")
+    parser.add_argument("--corpora", type=Path, help="another directory for the corpora")
     options = parser.parse_args()
-    prepare(options.folder)
+    targets = options.targets or [*RUST, *PYTHON]
+    prepare(options.folder, targets)
     failures = 0
-    for target in options.targets or [*RUST, *PYTHON]:
-        result = run(options.folder, target, options.seconds)
+    for target in targets:
+        result = run(options.folder, target, options.seconds, options.corpora)
         state = "failed" if result.report else "ok"
         print(f"{target:10} {state:6} {result.executions:>12,} executions in {options.seconds} s "
               f"({result.cpu_s:.1f} s of CPU), corpus {result.corpus:,}", flush=True)  # fmt: skip

@@ -19,7 +19,7 @@ _MAGIC: Final = b"\x7fELF\x02\x01\x01" + bytes(9)
 _EXEC, _X86_64, _LOAD, _READ_EXECUTE = 2, 62, 1, 5
 _PROGBITS, _STRTAB, _NOTE = 1, 3, 7
 _ALLOC = 2
-#: Maximum bytes of unwind information in one seed.
+#: Maximum size of the unwind information in one seed, in bytes.
 _FRAMES: Final = 6 << 10
 #: Number of positions in a file from which parts are taken.
 _PARTS: Final = 4
@@ -99,7 +99,7 @@ def _frames(data: bytes, address: int) -> Iterator[Part]:
         piece = bytearray()
         for start, end in taken:
             entry = bytearray(data[start:end])
-            if entry[4:8] != bytes(4):  # the distance to the CIE, which is now the first entry
+            if entry[4:8] != bytes(4):  # the distance to the CIE, which is the first entry of the new section
                 entry[4:8] = struct.pack("<I", len(head) + len(piece) + 4)
             piece += entry
         content = head + bytes(piece) + bytes(4)

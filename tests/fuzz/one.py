@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import atheris
 
@@ -18,6 +19,7 @@ def main() -> None:
         targets.within_limits(target.run, data)
 
     atheris.Setup([sys.argv[0], *sys.argv[2:]], run)
+    print(f"stat::start_up_cpu_ms: {1000 * time.process_time():.0f}", file=sys.stderr, flush=True)
     atheris.Fuzz()
 
 

@@ -6,36 +6,53 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from fuzz.__main__ import remove_outdated_seeds, run
-from fuzz.targets import PYTHON, RUST
-from scale import count
+from fuzz.targets import PYTHON, RUST, TooLarge, within_limits
+from scale import count, few
 
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=1, full=5)
-#: Minimum executions for each second of CPU time. A run with fewer has spent most of its time in the harness.
+#: The targets of the quick suite, which are in Python, because compiling the core takes minutes.
+_QUICK = ("http", "sensor", "catalogs", "snapshots")
+#: Minimum executions per second of CPU time. A run with fewer has spent most of its time in the harness.
 _LEAST_EXECUTIONS = 60
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("target", [*RUST, *PYTHON])
-def test_no_input_crashes_or_exceeds_its_limits(target: str) -> None:
-    """Run the target from a small separate process.
+@pytest.mark.parametrize("target", few([*RUST, *PYTHON], *_QUICK, reason="compiling the core takes minutes"))
+def test_no_input_crashes_or_exceeds_its_limits(target: str, tmp_path: Path) -> None:
+    """Run the target from a small separate process, with a new corpus.
 
     A child process inherits the peak memory of its parent even across execve, and pytest's peak may exceed
-    libFuzzer's limit.
+    libFuzzer's limit. Replaying the corpora of earlier runs may take a minute.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "fuzz", "--seconds", str(_SECONDS), target],
+        [sys.executable, "-m", "fuzz", "--seconds", str(_SECONDS), "--corpora", tmp_path, target],
         env=os.environ | {"PYTHONPATH": str(_TESTS)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"([\d,]+) executions in \d+ s \(([\d.]+) s of CPU\)", done.stdout)
     assert found is not None
     assert int(found[1].replace(",", "")) >= _LEAST_EXECUTIONS * float(found[2])
+
+
+def _allocate(mib: int) -> None:
+    _ = b"x" * (mib << 20)
+
+
+@pytest.mark.parametrize(("mib", "fits"), [(40, True), (100, False)])
+def test_memory_of_an_input_is_its_growth(mib: int, fits: bool) -> None:
+    """Check that neither the size of the process nor earlier inputs matter."""
+    kept = b"x" * (200 << 20)
+    for _ in range(3):
+        with nullcontext() if fits else pytest.raises(TooLarge, match="MiB of memory"):
+            within_limits(lambda _: _allocate(mib), b"")
+    del kept
 
 
 def test_a_run_without_executions_has_failed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.model import Frame
 
 FOLDER = Path(__file__).parent
@@ -55,6 +56,18 @@ def write(server: str, stacks: list[Golden]) -> None:
     ]
     lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
     (FOLDER / f"{server}.json").write_text(f"[\n{lines}\n]\n")
+
+
+def classify(item: Golden) -> str:
+    """Return the current class of a recorded stack."""
+    return default_classifier().classify(
+        unpack(item.frames),
+        comm=item.comm,
+        syscall=item.syscall,
+        file=item.file,
+        running=item.running,
+        stale=item.stale,
+    )
 
 
 def pack(frames: tuple[Frame, ...]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 //go:build tool
 
-// Package pprof pins Google's pprof by go.sum; tests/googlepprof.py builds it.
+// Package pprof pins the version of Google's pprof, which tests/googlepprof.py builds.
 package pprof
 
 import _ "github.com/google/pprof"

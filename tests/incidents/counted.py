@@ -1,4 +1,4 @@
-"""Count a server's threads and work without Innoscope, to prove or disprove a finding.
+"""Count a server's threads and work without Innoscope, to confirm or refute a finding.
 
 Runnable threads are counted in /proc. bpftrace measures the time in system calls that read and sync files,
 because samples would miss short calls. The server's own status counters count the work.
@@ -47,9 +47,9 @@ class Counted:
     """The counts over ``seconds``. ``rates`` contains the increase per second of each status counter.
 
     ``host_busy`` is the share of the host's CPU time that was used, and ``load`` the host's load average at
-    the start. ``runnable`` is the mean number of runnable threads, ``reading`` that of threads in pread64,
-    and ``syncing`` that of threads in fsync or fdatasync. ``runner`` is the share of the samples in which
-    the busiest thread was runnable.
+    the start. ``runnable`` is the mean number of runnable threads, ``reading`` the mean number of threads in
+    pread64, and ``syncing`` the mean number in fsync or fdatasync. ``runner`` is the share of the samples in
+    which the busiest thread was runnable.
     """
 
     cpus: int = 0
@@ -87,7 +87,7 @@ def counting(server: Server) -> Iterator[Counted]:
 
 
 class _Runnable:
-    """Sample the threads of a process while the block runs: in how many ``samples`` each was runnable."""
+    """Context manager: count in how many of ``samples`` samples each thread of a process was runnable."""
 
     def __init__(self, pid: int) -> None:
         self.samples = 0

@@ -26,8 +26,8 @@ _UNLIMITED: Final = 0
 def slow(server: Server, *, reads: int = _UNLIMITED, writes: int = _UNLIMITED) -> Iterator[None]:
     """Limit a server's reads and writes per second on its data device while the block runs.
 
-    This needs root and cgroup version 1. Version 2 would also limit writeback, but the hosts of these tests
-    do not have its io controller.
+    This needs root and cgroup v1. cgroup v2 would also limit writeback, but the hosts of these tests do not
+    have its io controller.
     """
     group = _BLKIO / f"innoscope-{server.pid}"
     group.mkdir()
@@ -89,7 +89,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
             (group / "memory.swappiness").write_text("100")
             (group / "memory.limit_in_bytes").write_text(str(limit))
             server.stop()
-            server.start(wait=False)  # moved early: a page is charged to the first group that touches it
+            server.start(wait=False)  # move it early: a page is charged to the cgroup that touches it first
             (group / "cgroup.procs").write_text(str(server.pid))
             server.wait_ready()
             yield
@@ -100,7 +100,7 @@ def squeezed(server: Server, limit: int) -> Iterator[None]:
 
 @contextmanager
 def _swap_space(server: Server) -> Iterator[None]:
-    """Add a file in the server's folder to the host's swap space."""
+    """Add a file in the server's directory to the host's swap space."""
     path = server.folder.path / "swap"
     with path.open("wb") as file:
         path.chmod(0o600)

@@ -75,8 +75,9 @@ TRUTHS: Final[dict[str, Truth]] = {
     ),
 }
 
-#: sysbench options: tables that fit into a buffer pool of 128 MB, and tables too large for one of 32 MB.
+#: sysbench options for tables that fit into a buffer pool of 128 MB.
 _IN: Final = ("--tables=4", "--table-size=25000")
+#: sysbench options for tables that are too large for a buffer pool of 32 MB.
 _OUT: Final = ("--tables=4", "--table-size=100000", "--rand-type=uniform")
 _LARGE_REDO: Final = ("--innodb-log-file-size=256M",)
 _SMALL_POOL: Final = (*_LARGE_REDO, "--innodb-buffer-pool-size=32M", "--innodb-flush-method=O_DIRECT")
@@ -296,7 +297,7 @@ LOADS: Final = (
     ),
     _load(
         "group-by-2",
-        "2 clients of GROUP BY with a temporary table in memory, 20 statements/s",
+        "2 clients of GROUP BY with an in-memory temporary table, 20 statements/s",
         _grouping,
         _CALM,
     ),

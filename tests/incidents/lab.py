@@ -33,9 +33,9 @@ _PATIENCE_S = 150.0  # seconds after which a command is considered hung
 ROOT: Final = ("-u", "root")
 
 
-#: Statements before those that create the account on another member of a cluster. They keep the account from
-#: being replicated, because the first member already has it, and make the member writable. The member stays
-#: writable, because making it read-only again would wait for LOCK TABLES.
+#: Statements to run before the account is created on another member of a cluster. They turn off replication
+#: for the session, because the first member already has the account. A secondary of a replication group must
+#: also be made writable. It stays writable, because making it read-only again would wait for LOCK TABLES.
 _LOCALLY: Final = {
     "mariadb-10.11-galera": ("SET SESSION wsrep_on = OFF",),
     "mysql-9.7": ("SET SESSION sql_log_bin = OFF", "SET GLOBAL super_read_only = OFF"),
@@ -141,7 +141,7 @@ def _login(*, account: bool) -> Iterator[tuple[str, ...]]:
 def staged(incident: Incident, *, twin: bool = False, account: bool = False) -> Iterator[tuple[Server, int]]:
     """Run the stall or its twin on a new server; yield the server and the pid to diagnose.
 
-    Innoscope's journal of toggles is in a temporary folder. With ``account``, the diagnosed server has the
+    The toggle journal is in a temporary directory. With ``account``, the diagnosed server has the
     account of packaging/account.sql.
     """
     options = incident.options

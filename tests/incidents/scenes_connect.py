@@ -19,7 +19,8 @@ _CLIENTS: Final = 6
 _CLIENT: Final = "127.0.0.9"
 #: The address of the silent name server.
 _NAME_SERVER: Final = "127.0.0.10"
-#: The resolver's limits are the largest that glibc accepts: it gives up only after 150 s.
+#: Contents of resolv.conf. The timeout and the number of attempts are the largest that glibc accepts, so the
+#: resolver gives up only after 150 s.
 _RESOLV_CONF: Final = f"nameserver {_NAME_SERVER}\noptions timeout:30 attempts:5\n"
 _NSSWITCH_CONF: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
 _WITHIN_S: Final = 60

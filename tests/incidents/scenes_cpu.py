@@ -16,8 +16,10 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Numbers of CPU-bound threads on a machine with two CPUs: far too many, and just enough.
-_MANY, _FEW = 24, 2
+#: Number of CPU-bound threads: far too many for a machine with two CPUs.
+_MANY = 24
+#: Number of CPU-bound threads of the twin: one per CPU of such a machine.
+_FEW = 2
 _CLIENTS = 16
 _ONE_AT_A_TIME = ("--innodb-thread-concurrency=1",)
 _GTID = ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", "--log-bin=binlog", "--server-id=1")

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from servers import Server
 
 _CLIENTS: Final = 4
-#: Sizes of the database's tmpfs in MiB: too small for the rows of all clients, and more than large enough.
-_FULL, _ROOMY = 2, 256
+#: Size of the database's tmpfs in MiB: too small for the rows of all clients.
+_FULL: Final = 2
+#: Size of the twin's tmpfs in MiB: more than large enough.
+_ROOMY: Final = 256
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def _full(server: Server) -> Iterator[None]:
 
 
 def _waits(server: Server) -> bool:
-    """Return whether an INSERT has been running for two seconds."""
+    """Return whether an INSERT has been running for at least two seconds."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute(
             "SELECT 1 FROM information_schema.PROCESSLIST WHERE INFO LIKE 'INSERT INTO t%' AND TIME >= 2"

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Options that keep commits from waiting for the disk, so that three nodes can share a test host.
+#: Commits do not wait for the disk, so that three nodes can share a test host. Each node has two applier
+#: threads.
 _OPTIONS: Final = ("--innodb-flush-log-at-trx-commit=0", "--wsrep-slave-threads=2")
 #: Length of the receive queue at which a node pauses the others. Galera multiplies it by the square root of
 #: the number of nodes.
@@ -116,7 +117,7 @@ def _conflicts(first: Server, tables: tuple[str, str], rows: int) -> Iterator[Se
 
 @contextmanager
 def _ddl(first: Server, *, running: bool) -> Iterator[Server]:
-    """Run DDL on the second node while the first one writes to another table."""
+    """Write on the first node; if ``running``, run DDL on another table on the second node meanwhile."""
     with _cluster(first) as cluster, _writers(first), Crowd(cluster.nodes[1], 1, "shop") as other:
         if running:
             other.send(_DDL)

@@ -18,7 +18,7 @@ _LAZY = ("--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=O_DIRECT")
 
 
 def _storm(server: Server) -> Writers:
-    """Write up to 150 MB of redo per second. The twin's redo log is large enough for all of it."""
+    """Write up to 150 MB of redo per second, which the twin's large redo log can absorb."""
     return Writers(server, 4, rewrite=True)
 
 

@@ -48,7 +48,7 @@ def _wide(server: Server) -> None:
 
 
 def _short_ranges(server: Server) -> Repeated:
-    """Read one to three pages at random positions; the following pages are not needed."""
+    """Read about 14 consecutive pages at a random position; the pages after them are not needed."""
     return Repeated(
         server, 8, ["SELECT COUNT(pad) FROM lab.wide WHERE a BETWEEN $R AND $R + 200"], among=_WIDE
     )

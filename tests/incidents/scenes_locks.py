@@ -20,8 +20,12 @@ _FAST = ("--innodb-flush-log-at-trx-commit=0", "--innodb-autoinc-lock-mode=0")
 _TABLES = 2_000
 _ROWS = 10_000
 _ACCOUNTS = 60_000
-#: Length of the history list to wait for, and the minimum and maximum duration of that wait in seconds.
-_HISTORY, _OLD_S, _WITHIN_S = 25_000, 8, 60
+#: Length of the history list to wait for.
+_HISTORY = 25_000
+#: Minimum seconds to wait for the history list to grow.
+_OLD_S = 8
+#: Maximum seconds to wait for the history list to grow.
+_WITHIN_S = 60
 
 
 def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
@@ -35,7 +39,7 @@ def _updates(server: Server, count: int, where: str, rate: int = 0) -> Repeated:
 
 
 def _paced_updates(server: Server) -> Repeated:
-    """Run updates at a limited rate. At full rate, undo logs would fill the pool and cause another stall."""
+    """Run updates at a limited rate, so that undo logs do not fill the buffer pool (a different stall)."""
     return _updates(server, 8, "$R", rate=10_000)
 
 

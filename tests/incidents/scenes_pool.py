@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 _CLIENTS: Final = 8
 _SIZES: Final = (1 << 30, 4 << 30)
-#: A resize initializes all blocks, even those that never held a page, so the pool need not be filled.
+#: Options for a large pool. A resize initializes all blocks, even those that never held a page, so the pool
+#: need not be filled.
 _POOL: Final = (f"--innodb-buffer-pool-size={_SIZES[-1]}", "--innodb-buffer-pool-instances=1")
-#: Seconds between two attempts to resize a pool that is being resized.
+#: Seconds between rounds of attempts to resize the pool.
 _AGAIN_S: Final = 0.02
-#: A pool of 98,304 pages, from which nothing is flushed. Without the adaptive hash index, each read of a row
-#: acquires the pool's mutex.
+#: Options for a pool of 98,304 pages, from which nothing is flushed. Without the adaptive hash index, each
+#: read of a row acquires the pool's mutex.
 _FULL: Final = (
     "--innodb-buffer-pool-size=1536M",
     "--innodb-log-file-size=256M",
@@ -41,12 +42,15 @@ _FULL: Final = (
     "--innodb-file-per-table",
     "--innodb-file-format=Barracuda",
 )
-#: InnoDB stores 31 of these columns on pages of their own, so that the rest of a row fits into half a page.
 _COLUMNS: Final = 40
+#: Number of columns that InnoDB stores on separate pages, so that the rest of a row fits into half a
+#: page.
 _PAGES: Final = 31
+#: Number of such pages in the table that fills the pool.
 _FILLED: Final = 90_000
-#: Number of tables to drop, and of partitions per table. DROP TABLE drops the partitions one by one.
+#: Number of tables to drop.
 _TABLES: Final = 3
+#: Number of partitions per table. DROP TABLE drops the partitions one by one.
 _PARTITIONS: Final = 200
 
 
@@ -99,7 +103,7 @@ def _fill(server: Server) -> None:
 def _while_dropping(server: Server, *, own_files: bool) -> Iterator[None]:
     """Read rows while another client drops partitioned tables.
 
-    DROP TABLE searches the buffer pool for the pages of each partition that has a file of its own.
+    DROP TABLE searches the buffer pool for the pages of each partition that has its own file.
     """
     partitions = f"PARTITION BY HASH (a) PARTITIONS {_PARTITIONS}"
     server.sql(
@@ -140,6 +144,6 @@ INCIDENTS = (
         partial(_while_dropping, own_files=False),
         options=_FULL,
         setup=_fill,
-        what="8 clients read rows, and another drops tables with 200 partitions; the buffer pool has 1.5 GB",
+        what="8 clients read rows, and another drops tables with 200 partitions; the buffer pool is 1.5 GB",
     ),
 )

@@ -1,4 +1,4 @@
-"""Define incidents during startup and shutdown, with a lack of memory, and with slow clients."""
+"""Define incidents in recovery or shutdown, with too little memory, slow clients, or a toggle left on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 _Options = Mapping[str, "str | int | None"]
-#: Fewer than by default in make_redo and make_backlog: less data suffices, because the device is slow.
+#: Number of times that make_redo and make_backlog double their rows. It is lower than their default: less
+#: data is enough, because the device is slow.
 _DOUBLINGS = 14
 #: Options for mariadb-11.4.5, whose single redo log file must be as large as both files of MySQL 5.6.
 _ROOMY_1145 = {**ROOMY, "innodb_log_file_size": "256M"}
@@ -52,7 +53,7 @@ def _recovers(tight: _Options, limit: int) -> Scene:
 
 
 def _clean(tight: _Options) -> Scene:
-    """Return a scene like ``_recovers``, except that the server is shut down cleanly before the restart."""
+    """Return the twin of ``_recovers``, with a clean shutdown before the restart and no slow device."""
 
     @contextlib.contextmanager
     def scene(server: Server) -> Iterator[None]:
@@ -115,7 +116,7 @@ def _nobody_reads(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _all_read(server: Server) -> Iterator[None]:
-    """Run the same statements as ``_nobody_reads``, but read all rows."""
+    """Run the statement of ``_nobody_reads`` with a LIMIT, and read all rows."""
     with Idle(server, 10) as idle, contextlib.ExitStack() as stack:
         for _ in range(4):
             connection = stack.enter_context(contextlib.closing(server.connect(database=idle.database)))
@@ -166,7 +167,7 @@ def _recovery(name: str, server: str, roomy: _Options, tight: _Options, limit: i
         _recovers(tight, limit),
         _clean(tight),
         options=_roomy(roomy),
-        what="crash recovery has much redo to apply, with a small buffer pool on a slow device",
+        what="crash recovery applies a lot of redo, with a small buffer pool on a slow device",
     )
 
 

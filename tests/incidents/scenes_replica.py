@@ -41,7 +41,7 @@ _WORDS: Final = {
 
 
 class Source(Server):
-    """A server whose UUID differs from that of its peer, although both start from the same template."""
+    """A server that generates its own UUID, because its replication partner uses the template's."""
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -96,7 +96,7 @@ class Pair:
         return self.start_statement.replace("START", "STOP")
 
     def errno(self) -> int:
-        """Return the number of the error that stopped the applier; 0 if there is none."""
+        """Return the code of the error that stopped the applier, or 0."""
         return int(self.status()["Last_SQL_Errno"])
 
     def status(self) -> Any:
@@ -145,7 +145,7 @@ def _transaction(replica: Server, hold: str) -> Iterator[tuple[Pair, Any]]:
 
 @contextmanager
 def _held(replica: Server, hold: str, change: str) -> Iterator[None]:
-    """Leave the transaction open on the replica."""
+    """Keep the transaction open while the replica falls behind."""
     with _transaction(replica, hold) as (pair, cursor):
         pair.change(change)
         until(lambda: pair.behind() >= _BEHIND, within_s=_WITHIN_S)

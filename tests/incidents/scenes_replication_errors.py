@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 #: Error number of ER_DUP_ENTRY.
 _DUPLICATE = 1062
-#: Number of rows in the changed table, and the replica's lag in seconds at which it is diagnosed.
-_ROWS, _BEHIND = 200_000, 8
+#: Number of rows in the changed table.
+_ROWS = 200_000
+#: The replica's lag in seconds at which it is diagnosed.
+_BEHIND = 8
 _ROW = "INSERT INTO shop.stock VALUES (3, 0)"
 
 

@@ -29,7 +29,7 @@ def _table(server: Server) -> None:
 
 
 def _grouping(server: Server) -> Repeated:
-    """Count the distinct values of a column with a temporary table that has one row for each of them."""
+    """Count the distinct values of a column with a temporary table that has one row per value."""
     return Repeated(server, _CLIENTS, ["SELECT COUNT(*) FROM (SELECT DISTINCT b FROM lab.t1) d"])
 
 

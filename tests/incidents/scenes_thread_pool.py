@@ -38,7 +38,7 @@ def _sleeping(server: Server) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(server: Server) -> Iterator[None]:
-    """Make all threads of the small pool wait for a row lock; the COMMIT of its owner then queues."""
+    """Make all threads of the small pool wait for a row lock; the lock owner's COMMIT is then queued."""
     server.sql(
         f"CREATE TABLE {_DATABASE}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
         f"INSERT INTO {_DATABASE}.t1 VALUES (1, 0)",
@@ -89,6 +89,6 @@ INCIDENTS = (
         setup=_database,
         options=_FULL,
         twin_options=_ROOMY,
-        what="4 UPDATEs that wait for a row occupy all threads of the thread pool; its owner's COMMIT queues",
+        what="4 UPDATEs that wait for a row occupy the whole thread pool; the lock holder's COMMIT is queued",
     ),
 )

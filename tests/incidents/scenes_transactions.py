@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Number of rows in the table, and how often the transaction changes each of them: enough that the rollback
-#: takes longer than the diagnosis.
-_ROWS, _PASSES = 200_000, 20
+#: Number of rows in the table.
+_ROWS = 200_000
+#: How many times the transaction changes each row: enough for the rollback to outlast the diagnosis.
+_PASSES = 20
 _CLIENTS = 8
 _UPDATE: Final = "UPDATE shop.stock SET b = b + 1 WHERE a = {}"
 #: Options that make commits fast, make INSERT … SELECT assign ids without gaps, and let clients wait for rows
@@ -32,9 +33,11 @@ _OPTIONS: Final = (
     "--innodb-buffer-pool-size=512M",  # holds the undo log, too
 )
 
-#: Size of a document in bytes, number of documents, and bytes of row events in the transaction: enough that
-#: the copying takes longer than the diagnosis.
-_DOCUMENT, _DOCUMENTS, _LOGGED = 250_000, 400, 4_000_000_000
+#: Size of a document in bytes.
+_DOCUMENT = 250_000
+_DOCUMENTS = 400
+#: Bytes of row events in the transaction: enough for the copy to outlast the diagnosis.
+_LOGGED = 4_000_000_000
 _LOGGING: Final = (
     "--server-id=1",
     "--log-bin=binlog",

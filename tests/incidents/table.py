@@ -1,4 +1,4 @@
-"""``python -m incidents.table``: update docs/incidents.md from the results of the lab's last run.
+"""``python -m incidents.table``: update docs/incidents.md from the stored results of the lab.
 
 The rows of incidents that were not run are kept.
 """

@@ -1,6 +1,6 @@
 #!/bin/sh
-# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: set up a machine's root folder below PLACE and run COMMAND in
-# it as process 1. The root is an overlay in memory on top of BASE. The machine sees no folders of the host
+# boot.sh BASE PLACE [OURS THEIRS]… -- COMMAND…: set up a machine's root directory below PLACE and run COMMAND in
+# it as process 1. The root is an overlay in memory on top of BASE. The machine sees no directories of the host
 # except each OURS, which is mounted read-only at THEIRS.
 set -e
 base=$1 place=$2
@@ -21,8 +21,8 @@ mount -t sysfs sysfs sys
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs tmp
 
-# Inside the machine, this process's cgroups appear as the roots. The host may still use cgroup
-# version 1, which has one tree per controller.
+# In the machine's cgroup namespace, the cgroups of this process are the roots. A host may use cgroup version 1,
+# which has one tree per controller.
 if [ "$(stat --file-system --format=%T /sys/fs/cgroup)" = cgroup2fs ]; then
     mount -t cgroup2 cgroup2 sys/fs/cgroup
 else

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,7 +20,10 @@ from distribution.stage import PORTABLE, SYSTEM, Parts, stage
 from distribution.stage import wheel as build_wheel
 from servers import cache, ensure_packages
 
-#: The core of `make setup`.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The core that `make setup` built.
 HERE = Path(innoscope.__file__).parent / "_native.abi3.so"
 #: The version to which the test upgrades the package.
 NEXT = "0.1.0+next"
@@ -26,16 +31,17 @@ NEXT = "0.1.0+next"
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the wheel in a temporary folder, and return its path."""
+    """Build the wheel in a temporary directory, and return its path."""
     return build_wheel(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="session")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the core for the older glibc; without ``--full``, the one of `make setup`, for this host.
+    """Return the core for the older glibc; without ``--full``, the one that `make setup` built for this host.
 
-    The former takes two minutes to build, and is built only if no earlier run built it from the same sources.
-    The test that compares the packages with a second build from scratch also detects an outdated core.
+    The core for the older glibc takes two minutes to build, and is built only if no earlier run built it from
+    the same sources. The test that compares the packages with a second build from scratch also detects an
+    outdated core.
     """
     if not scale.chosen.full:
         return HERE
@@ -105,3 +111,16 @@ def _later(built: Path, folder: Path) -> Path:
         ["dpkg-deb", "-Zgzip", "-z1", "--build", folder, later], check=True, stdout=subprocess.PIPE
     )
     return later
+
+
+@pytest.fixture
+def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Yield the name of a temporary signing key in a separate keyring."""
+    home = tmp_path / "gnupg"
+    home.mkdir(0o700)
+    monkeypatch.setenv("GNUPGHOME", str(home))
+    name = "throw-away@innoscope.invalid"
+    command = ["gpg", "--batch", "--passphrase", "", "--quick-generate-key", name, "rsa2048", "sign", "never"]
+    subprocess.run(command, check=True, capture_output=True)
+    yield name
+    subprocess.run(["gpgconf", "--kill", "all"], check=True, env=os.environ)

@@ -21,12 +21,13 @@ _SYSTEMD = ("/lib/systemd/systemd", "--unit=multi-user.target", "--show-status=n
 _NOTHING = ("/bin/sleep", "infinity")
 _BOOT_S = 60
 _GONE_S = 60
-_ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=5).read().decode())"
+_ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=30).read().decode())"
 
 
 class Machine:
-    """A machine, as a context manager. ``shown`` maps host folders to paths where they are mounted read-only.
+    """Context manager: a Debian system in its own namespaces.
 
+    ``shown`` maps host directories to the paths at which the machine mounts them read-only.
     If ``booted`` is false, no systemd runs in the machine, as in a container build.
     """
 
@@ -70,7 +71,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """Return the machine's root folder, as a path on the host."""
+        """Return the machine's root directory, as a path on the host."""
         return Path(f"/proc/{self.pid}/root")
 
     def run(self, *command: str, check: bool = True) -> str:
@@ -98,7 +99,7 @@ class Machine:
         """Return a page that the machine's agent serves."""
         command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", _ASK]
         url = f"http://127.0.0.1:9977{path}"
-        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=20).stdout
+        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=40).stdout
 
     def files(self) -> set[str]:
         """Return all paths on the machine's disk, with type, mode and owner."""

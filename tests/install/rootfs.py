@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-#: Increase this when the recipe changes, so that folders made with an older one are not used.
+#: Increase this when the recipe changes, so that directories made with an older one are not used.
 _RECIPE = 2
 #: The release on which the services are tested.
 SUITE = "bookworm"
@@ -38,7 +38,7 @@ def depends(deb: Path) -> list[str]:
 
 
 def clean_root(needed: Iterable[str], suite: str = SUITE) -> Path:
-    """Return a root folder with the ``needed`` packages. Tests share it: write only to an overlay."""
+    """Return a root directory with the ``needed`` packages. Tests share it: write only to an overlay."""
     names = sorted({*needed, *(_BESIDE if suite == SUITE else ())})
     key = hashlib.sha256(f"{_RECIPE} {suite} {names}".encode()).hexdigest()[:8]
     root = cache.root() / "roots" / f"{suite}-{key}"

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
-from innoscope.metrics.collectors import sql_catalog
+from innoscope.metrics.collectors import sql_catalog, state_catalog
 from innoscope.metrics.collectors.sql import SqlCollector
+from innoscope.metrics.collectors.state import StateCollector
 from innoscope.target import sql
 from innoscope.target.discover import find_one
 from scale import few
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 ACCOUNT = Path(__file__).parents[2] / "packaging" / "account.sql"
 #: Global privileges: the first alternative on MySQL, the second on MariaDB 10.5.9 and newer.
 GLOBAL = r"GRANT PROCESS, (REPLICATION CLIENT|SLAVE MONITOR)"
-#: All servers; `make test` runs only those in NAMES, which other tests start anyway.
+#: The servers in NAMES and ADDED; `make test` uses only those in NAMES, which other tests start anyway.
 SERVERS = few(
     (*NAMES, *ADDED), *NAMES, reason="tests/live/test_blockers.py uses the account on 5.7.22 and 8.0.31"
 )
@@ -60,11 +61,16 @@ def option_file(tmp_path: Path) -> str:
 
 
 def collected(target: Target, file: str | None, user: str | None) -> tuple[set[tuple[str, ...]], str | None]:
-    """Return the series that an account collects over SQL, and an error if it lacks privileges, else None."""
+    """Return the series that an account collects over SQL, and an error if it lacks privileges, else None.
+
+    A new server is not a replica, but the account must be allowed to query the replica status.
+    """
     connect = partial(sql.connect, target, file, user, 5.0)
     collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, 5.0)
-    with closing(collector):
-        return {(one.metric, *one.labels) for one in collector.collect()}, collector.shortfall
+    state = StateCollector(connect, state_catalog.default(), target.flavour, target.version, timeout=5.0)
+    with closing(collector), closing(state):
+        found = {(one.metric, *one.labels) for one in (*collector.collect(), *state.collect())}
+        return found, collector.shortfall or state.shortfall
 
 
 def test_account_is_sufficient_for_the_agent(account: Server, option_file: str) -> None:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from servers.fetch import Installation
+
 pytestmark = pytest.mark.timeout(900)  # the first test may have to build the core
 
 T = TypeVar("T")
@@ -50,19 +52,23 @@ def until(what: Callable[[], T], machine: Machine) -> T:
     return waiting.until(what, lambda: "\n".join(journals), within_s=PATIENCE_S)
 
 
+def start_server(machine: Machine, server: Installation) -> None:
+    """Start MySQL as a service, under its own user. The server's home is mounted at /opt/mysql."""
+    machine.run("useradd", "--system", "mysql")
+    shutil.copytree(server.template, machine.root / "var/lib/mysql", symlinks=True)
+    machine.run("chown", "-R", "mysql:mysql", "/var/lib/mysql")
+    service = ["--quiet", "--unit=mysqld", "--property=User=mysql", "--property=RuntimeDirectory=mysqld"]
+    mysqld = ["/opt/mysql/mysqld", "--no-defaults", "--basedir=/opt/mysql", "--datadir=/var/lib/mysql"]
+    machine.run("systemd-run", *service, *mysqld, f"--socket=/{SOCKET}", "--bind-address=127.0.0.1")
+    until((machine.root / SOCKET).is_socket, machine)
+
+
 @pytest.fixture(scope="module")
 def machine(packages: Packages) -> Iterator[Machine]:
-    """Yield a machine without Innoscope on which MySQL 5.6.24 runs as a service, under its own user."""
+    """Yield a machine without Innoscope, on which MySQL 5.6.24 runs as a service under its own user."""
     server = fetch("mysql-5.6.24")
     with Machine(clean_root(depends(packages.deb)), {server.home: "/opt/mysql"}) as one:
-        one.run("useradd", "--system", "mysql")
-        data = one.root / "var/lib/mysql"
-        shutil.copytree(server.template, data, symlinks=True)
-        one.run("chown", "-R", "mysql:mysql", "/var/lib/mysql")
-        service = ["--quiet", "--unit=mysqld", "--property=User=mysql", "--property=RuntimeDirectory=mysqld"]
-        mysqld = ["/opt/mysql/mysqld", "--no-defaults", "--basedir=/opt/mysql", "--datadir=/var/lib/mysql"]
-        one.run("systemd-run", *service, *mysqld, f"--socket=/{SOCKET}", "--bind-address=127.0.0.1")
-        until((one.root / SOCKET).is_socket, one)
+        start_server(one, server)
         yield one
 
 
@@ -126,7 +132,7 @@ def purged(upgraded: Machine) -> Machine:
 
 
 def ours(lines: set[str]) -> set[str]:
-    """Select our files from the output of ``Machine.files``."""
+    """Return the lines of ``Machine.files`` about files that belong to Innoscope."""
     return {line for line in lines if not line.split(" ", 3)[3].startswith(FOREIGN)}
 
 
@@ -248,7 +254,7 @@ def test_upgrade_restarts_running_services(upgraded: Machine) -> None:
         assert started / 1e6 > unpacked - (time.time() - time.monotonic())
     assert '\ndefaults_file = "/etc/innoscope/my.cnf"' in (upgraded.root / CONFIGURATION).read_text()
     until(lambda: len(probes(upgraded)) > 20, upgraded)
-    assert scrape(upgraded)["innoscope_mysqld_up",] == 1
+    until(lambda: scrape(upgraded).get(("innoscope_mysqld_up",)) == 1, upgraded)
 
 
 def test_purge_leaves_nothing(purged: Machine, before: tuple[set[str], str]) -> None:
@@ -291,7 +297,10 @@ def install_and_purge(
 
 
 def rpm_command(machine: Machine, database: Path) -> list[str]:
-    """Return a command that manages packages in the machine. By default, rpm's database is the host's."""
+    """Return the start of an rpm command that manages packages in the machine.
+
+    rpm looks for ``database`` below the machine's root.
+    """
     return ["rpm", f"--root={machine.root}", f"--dbpath={database}", "--nodeps"]
 
 

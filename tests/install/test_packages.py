@@ -35,13 +35,14 @@ NAMES = {
     "pymysql": ("python3-pymysql", "python3-PyMySQL"),
     "pyyaml": ("python3-yaml", "python3-pyyaml"),
 }
-#: The newest versions that all supported hosts have.
+#: The newest version of glibc that all supported hosts have.
 GLIBC = (2, 28)
+#: The newest version of libelf's symbols that the core may need; all supported hosts have it.
 LIBELF = (1, 6)  # elfutils 0.144
-#: Prefixes of symbols that never have a version: those of Python, and those of zlib's oldest functions.
+#: Prefixes of symbols that never have a version: Python's symbols and zlib's oldest functions.
 UNVERSIONED = ("Py", "_Py", "gz")
 UNITS = {"innoscope-agent.service", "innoscope-sensor.service"}
-#: Folders in the .rpm, and the corresponding ones in the .deb.
+#: Directories in the .rpm, and the corresponding ones in the .deb.
 MOVED = {
     "/usr/lib/systemd/": "/lib/systemd/",
     "/usr/share/zsh/site-functions/": "/usr/share/zsh/vendor-completions/",
@@ -82,8 +83,8 @@ def programs(tree: Path) -> list[Path]:
 def needed_versions(path: Path, library: str) -> set[tuple[int, ...]]:
     """Return the versions of a library's symbols (GLIBC_2.28, …) that an ELF file needs.
 
-    Fail if the file needs another symbol without a version. The linker leaves functions that glibc 2.28 lacks
-    without a version, and then Python cannot load the file on a host with glibc 2.28.
+    Fail if the file needs another symbol without a version. If glibc 2.28 lacks a function, the linker gives
+    its symbol no version, and Python cannot load the file on a host with glibc 2.28.
     """
     with path.open("rb") as file:
         elf = ELFFile(file)
@@ -175,7 +176,7 @@ def test_msgspec_is_included_for_each_python(packages: Packages) -> None:
 
 @long("the quick suite packages the core of this host, which needs this host's glibc")
 def test_programs_need_no_newer_glibc_than_2_28(packages: Packages) -> None:
-    """RHEL 8 has glibc 2.28, Debian 11 has 2.31."""
+    """Check the versions of glibc's symbols, because RHEL 8 has glibc 2.28 and Debian 11 has glibc 2.31."""
     newest = {
         path.name: max(needed_versions(path, "GLIBC"), default=(0,)) for path in programs(packages.tree)
     }
@@ -189,7 +190,7 @@ def test_programs_need_no_newer_glibc_than_2_28(packages: Packages) -> None:
 
 @long("the quick suite packages the core of this host, which needs this host's glibc")
 def test_core_needs_only_old_symbols_of_libelf(packages: Packages) -> None:
-    """The core is linked with the build host's libelf, which is newer than those of RHEL 8 and Debian 11."""
+    """Check the symbols, because the build host's libelf is newer than the libelf of RHEL 8 or Debian 11."""
     core = packages.tree / SITE / "innoscope/_native.abi3.so"
 
     assert max(needed_versions(core, "ELFUTILS")) <= LIBELF

@@ -1,9 +1,10 @@
-"""Run the .tar.gz from a folder, and check the .rpm for RHEL. Both bundle all Python libraries."""
+"""Run the .tar.gz from a directory, and check the .rpm for RHEL. Both bundle all Python libraries."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,15 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from distribution import carried, licences
-from distribution.metadata import Metadata
+from distribution.metadata import PACKAGING, ROOT, Metadata
 from distribution.stage import DOC, SBOM, SITE
 from innoscope.cli.main import COMMANDS
 from innoscope.probes.object_file import Compiled
 from install.machine import Machine
 from install.rootfs import clean_root
-from install.test_installed import rpm_command
+from install.test_installed import UNITS, rpm_command
 from install.test_packages import GLIBC, LIBELF, needed_versions, output_of, programs, requirements
 from scale import long
+from servers import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +35,9 @@ pytestmark = [
     long("the quick suite installs the .deb and the .rpm for Fedora, which contain the same files"),
 ]
 
-#: RHEL 8 has zlib 1.2.11.
+#: The newest version of zlib's symbols that may be required: RHEL 8 has zlib 1.2.11.
 ZLIB = (1, 2, 11)
-#: What the .rpm for RHEL may require, besides versions of symbols. python3.11 is in the
+#: Dependencies that the .rpm for RHEL may have, besides versions of symbols. python3.11 is in the
 #: AppStream repositories of RHEL 8.8, RHEL 9.2 and newer (Red Hat, "Installing and using dynamic programming
 #: languages"); all else is in BaseOS since 8.0 and 9.0. RHEL's rpm supports zstd since 8.2 (bug 1715799).
 FOR_RHEL = {
@@ -47,13 +49,13 @@ FOR_RHEL = {
 }  # fmt: skip
 VERSION = "innoscope, version 0.1.0\n"
 RELEASES = ("bookworm", "trixie", "sid")
-#: What the archive needs on a minimal Debian, which already has zlib.
+#: Packages that the archive needs on a minimal Debian, which already has zlib.
 NEEDED = ("libelf1", "python3")
 
 
 @pytest.fixture(scope="module")
 def unpacked(portable: Portable, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Unpack the archive, rename its folder, and return it."""
+    """Unpack the archive, rename its directory, and return it."""
     place = tmp_path_factory.mktemp("somewhere else")
     subprocess.run(["tar", "-xzf", portable.tar, "-C", place], check=True)
     (folder,) = place.iterdir()
@@ -62,7 +64,7 @@ def unpacked(portable: Portable, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a Python that does not look for installed libraries, so that only those of the archive exist."""
+    """Return a Python that ignores installed libraries, so that it can import only the archive's."""
     path = tmp_path_factory.mktemp("python") / "python"
     path.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
     path.chmod(0o755)
@@ -103,7 +105,7 @@ def test_archive_shows_the_stacks_of_a_server(
 
 
 def test_archive_compiles_probes_with_the_distributions_bcc(unpacked: Path, python: Path) -> None:
-    """Pass a Python that does not find bcc itself, as RHEL's python3.11 does not."""
+    """Use a Python that cannot find bcc by itself, like RHEL's python3.11."""
     library = unpacked / "lib"
     request = {"text": "int probe(void *context) { return 0; }", "programs": ["probe"], "maps": []}
     done = subprocess.run(
@@ -118,7 +120,7 @@ def test_archive_compiles_probes_with_the_distributions_bcc(unpacked: Path, pyth
 
 
 def test_archive_reads_types_with_gdb(unpacked: Path, python: Path, folder: Path) -> None:
-    """The sandboxed child that starts gdb also uses the archive's libraries."""
+    """Check that the sandboxed child that starts gdb uses the archive's libraries, too."""
     program = folder / "program"
     command = ["gcc", "-g", "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=b"unsigned short example; int main(void) { return example; }", check=True)
@@ -235,7 +237,7 @@ def test_archive_needs_only_python_and_libelf(portable: Portable, release: str) 
 
 
 def test_rpm_for_rhel_installs_and_uninstalls(portable: Portable, tmp_path: Path) -> None:
-    """Install it next to a python3.11 without libraries. The machine runs Debian, so ignore dependencies."""
+    """Install the .rpm beside a Python without libraries. rpm must ignore the dependencies on Debian."""
     with Machine(clean_root(NEEDED), booted=False) as machine:
         before = machine.files()
         rpm = rpm_command(machine, tmp_path)
@@ -246,3 +248,44 @@ def test_rpm_for_rhel_installs_and_uninstalls(portable: Portable, tmp_path: Path
         subprocess.run([*rpm, "--erase", "innoscope"], check=True, capture_output=True)
         left = {line.split(" ", 3)[3] for line in machine.files() ^ before}
         assert not [path for path in left if "innoscope" in path and "rpm" not in path]
+
+
+def test_rpm_for_rhel_can_be_a_system_extension(portable: Portable) -> None:
+    """Merge the package's /usr with systemd-sysext as docs/install.md says, and start the services."""
+    ensure_packages(("cpio", "rpm2cpio"))
+    with Machine(clean_root(NEEDED)) as machine:
+        extension = machine.root / "var/lib/extensions/innoscope"
+        release = extension / "usr/lib/extension-release.d/extension-release.innoscope"
+        release.parent.mkdir(parents=True)
+        release.write_text("ID=_any\n")
+        unpack = f"rpm2cpio {portable.rpm} | cpio --extract --make-directories --quiet './usr/*'"
+        subprocess.run(["sh", "-c", unpack], cwd=extension, check=True)
+        machine.run("mount", "--make-rshared", "/")  # as on hosts; systemd does not do this in containers
+        machine.run("systemd-sysext", "merge")
+        assert machine.run("innoscope", "--version") == VERSION
+
+        machine.run("systemd-sysusers")
+        machine.run("systemd-tmpfiles", "--create", "innoscope.conf")
+        configuration = machine.root / "etc/innoscope/agent.toml"
+        configuration.parent.mkdir()
+        shutil.copy(PACKAGING / "agent.toml", configuration)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "start", *UNITS)
+        assert {machine.show(unit, "ActiveState") for unit in UNITS} == {"active"}
+        machine.run("systemctl", "stop", *UNITS)
+        machine.run("systemd-sysext", "unmerge")
+        assert not (machine.root / "usr/bin/innoscope").exists()
+
+
+def test_documented_commands_install_the_units(portable: Portable) -> None:
+    """Run the commands of docs/install.md on a host with only Python, libelf and systemd."""
+    text = (ROOT / "docs" / "install.md").read_text()
+    block = text.partition("**The `.tar.gz` with units.**")[2].partition("\n\n")[2].partition("\n\n")[0]
+    script = "\n".join(
+        ["set -e", "cd /srv", *(line.strip().replace("sudo ", "") for line in block.splitlines())]
+    )
+    with Machine(clean_root(NEEDED), {portable.tar.parent: "/srv"}) as machine:
+        machine.run("bash", "-c", script)
+        machine.run("systemctl", "enable", "--now", *UNITS)
+        assert {machine.show(unit, "ActiveState") for unit in UNITS} == {"active"}
+        assert machine.run("/usr/local/bin/innoscope", "--version") == VERSION

@@ -13,11 +13,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import npm
 from distribution import licences, sbom
 from distribution.metadata import Metadata
 from distribution.sign import sign
@@ -58,14 +60,124 @@ def test_every_part_is_in_the_list(packages: Packages) -> None:
     refs = {part["bom-ref"] for part in listed(packages)["components"]}
     vendored = json.loads((ROOT / "agent/innoscope/daemon/http/page/vendor/libraries.json").read_text())
 
-    assert {f"pkg:cargo/{one.name}@{one.version}" for one in licences.crates()} <= refs
-    assert {f"pkg:npm/{one['package']}@{one['version']}" for one in vendored["libraries"]} <= refs
+    for crate in licences.crates():
+        ref = f"github/{crate.name}@v" if crate.crate else f"cargo/{crate.name}@"
+        assert f"pkg:{ref}{crate.version}" in refs
+    for library in (
+        *vendored["libraries"],
+        *(one for all in vendored["libraries"] for one in all.get("bundles", ())),
+    ):
+        assert (
+            f"pkg:npm/{library['package']}" + (f"@{library['version']}" if "version" in library else "")
+            in refs
+        )
     for one in licences.libraries(packages.tree / SITE):
         assert f"pkg:pypi/{one.name.lower().replace('_', '-')}@{one.version}" in refs
     for path in (ROOT / "probes").rglob("*.bpf.c"):
         assert any(ref.endswith(f":{path.name}") for ref in refs), path
-    assert any(ref.startswith("pkg:github/libbpf/libbpf@v") for ref in refs)
     assert f"pkg:pypi/ziglang@{licences.runtime().version}" in refs
+
+
+def test_places_in_the_list_exist(packages: Packages) -> None:
+    site = packages.tree / SITE
+    for part in listed(packages)["components"]:
+        (where,) = (one["value"] for one in part["properties"] if one["name"] == "innoscope:where")
+        places = (packages.tree / where, site / where, site / "innoscope" / where)
+        assert where == "distribution" or any(place.exists() for place in places), where
+
+
+def test_c_libraries_inside_crates_are_known() -> None:
+    """Find all directories in the crates that have C sources and their own license."""
+    parts = licences.crates()
+    known = {(one.crate, licences.VENDORED[one.crate][1]) for one in parts if one.crate}
+    found = {
+        (name, folder.name)
+        for name, home in _homes().items()
+        for folder in home.iterdir()
+        if folder.is_dir() and licences.texts(folder) and any(folder.rglob("*.c"))
+    }
+
+    assert found == known | licences.NOT_COMPILED
+    assert {one.name for one in parts if one.crate} == {"libbpf/libbpf", "facebook/zstd"}
+    for one in parts:
+        if one.crate:
+            assert one.text.count("Redistribution and use in source and binary forms") >= 1, one.name
+
+
+def test_bundled_sources_that_are_not_compiled_are_disabled() -> None:
+    features = {node["id"]: node["features"] for node in _resolved()["resolve"]["nodes"]}
+    (of_libbpf,) = (one for name, one in features.items() if "#libbpf-sys@" in name)
+
+    assert not {"vendored-libelf", "vendored-zlib"} & set(of_libbpf)
+
+
+def _resolved() -> dict[str, Any]:
+    command = ["cargo", "metadata", "--format-version=1", "--locked", "--quiet"]
+    done = subprocess.run(
+        [*command, f"--manifest-path={ROOT / 'agent/native/Cargo.toml'}"], capture_output=True, check=True
+    )
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def _homes() -> dict[str, Path]:
+    """Return the directories of the crates that are linked into the core, by name."""
+    names = {one.name for one in licences.crates()}
+    return {
+        one["name"]: Path(one["manifest_path"]).parent
+        for one in _resolved()["packages"]
+        if one["name"] in names
+    }
+
+
+def test_packages_inside_bundles_of_the_page_are_known() -> None:
+    """Check the packages that a bundle's library depends on, and those that are recognized in the bundle."""
+    vendor = ROOT / "agent/innoscope/daemon/http/page/vendor"
+    libraries = json.loads((vendor / "libraries.json").read_text())["libraries"]
+    for library in libraries:
+        bundled = library.get("bundles", [])
+        scripts = [
+            (vendor / one["name"]).read_text() for one in library["files"] if one["name"].endswith(".js")
+        ]
+        for one in bundled:
+            assert any(one["text"] in script for script in scripts), one
+        published = npm.package(library["package"], library["version"], library["integrity"])
+        declared = json.loads((published / "package.json").read_text()).get("dependencies", {})
+        assert declared.keys() <= {one["package"] for one in bundled}
+        for one in bundled:
+            assert one.get("range", declared.get(one["package"])) == declared.get(one["package"])
+
+
+def test_copyright_file_names_all_vendored_files() -> None:
+    text = (ROOT / "packaging/debian/copyright").read_text()
+    vendor = ROOT / "agent/innoscope/daemon/http/page/vendor"
+    libraries = json.loads((vendor / "libraries.json").read_text())["libraries"]
+    paragraphs = [dict(_fields(one)) for one in text.split("\n\n")]
+    texts = {one["License"].splitlines()[0] for one in paragraphs if "Files" not in one and "License" in one}
+
+    for paragraph in paragraphs:
+        if "Files" in paragraph:
+            assert set(re.split(r" (?:and|or) ", paragraph["License"])) <= texts
+    for library in libraries:
+        for file in library["files"]:
+            path = f"agent/innoscope/daemon/http/page/vendor/{file['name']}"
+            (paragraph,) = (
+                one
+                for one in paragraphs
+                if one.get("Files", "*") != "*" and any(fnmatch(path, glob) for glob in one["Files"].split())
+            )
+            bundled = library.get("bundles", []) if path.endswith(".js") else []
+            names = {"MIT": "Expat"}
+            expected = {names.get(one["licence"], one["licence"]) for one in (library, *bundled)}
+            assert set(paragraph["License"].split(" and ")) == expected, path
+            for one in bundled:
+                assert one["package"] in paragraph["Comment"]
+
+
+def _fields(paragraph: str) -> Iterator[tuple[str, str]]:
+    for field in re.split(r"\n(?! )", paragraph.strip()):
+        name, _, value = field.partition(":")
+        yield name, value.strip()
 
 
 def test_crates_inside_py_spy_are_listed_with_their_licences(packages: Packages) -> None:
@@ -129,19 +241,6 @@ def _parts(deb: Path) -> set[tuple[str, int, float, str]]:
                 checksum = hashlib.sha256(file.read()).hexdigest() if file else part.linkname
                 found.add((part.name, part.mode, part.mtime, checksum))
     return found
-
-
-@pytest.fixture
-def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Yield the name of a temporary signing key in a separate keyring."""
-    home = tmp_path / "gnupg"
-    home.mkdir(0o700)
-    monkeypatch.setenv("GNUPGHOME", str(home))
-    name = "throw-away@innoscope.invalid"
-    command = ["gpg", "--batch", "--passphrase", "", "--quick-generate-key", name, "rsa2048", "sign", "never"]
-    subprocess.run(command, check=True, capture_output=True)
-    yield name
-    subprocess.run(["gpgconf", "--kill", "all"], check=True, env=os.environ)
 
 
 def test_signatures_are_made_with_the_given_key(packages: Packages, key: str, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def main() -> int:
     for kernel, variant in RUNS:
         if wanted and wanted != [kernel, variant][: len(wanted)]:
             continue
-        began = time.monotonic()
+        began, recorded = time.monotonic(), results.tree()
         try:
             found = guest.run(KERNELS[kernel], VARIANTS[variant], _TIMEOUT_S)
         except guest.GuestError as error:
@@ -26,7 +26,7 @@ def main() -> int:
             failed = 1
             continue
         print(found.pop("console", ""), file=sys.stderr)
-        results.save(kernel, variant, found)
+        results.save(kernel, variant, found | {"recorded": recorded})
         ended = "complete" if found.get("complete") else "NOT complete"
         print(f"{found['kernel']} {variant}: {ended} after {time.monotonic() - began:.0f} s", flush=True)
         failed |= not found.get("complete")

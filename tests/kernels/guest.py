@@ -22,11 +22,14 @@ _CONSOLE = 8_000
 
 
 class GuestError(RuntimeError):
-    """The machine returned no result."""
+    """The error for a machine that returned no result."""
 
 
 def run(kernel: Kernel, variant: Variant, timeout_s: float) -> dict[str, Any]:
-    """Run job_main.py in a machine, one at a time. Return its result, which is incomplete after a timeout."""
+    """Run job_main.py in a machine, and return its result, which is incomplete after a timeout.
+
+    Raise GuestError if there is no result. Only one machine runs at a time on this host.
+    """
     machine = kernel.machine
     ensure_packages((machine.package,))
     boot, root = image.boot_files(kernel), image.root_disk(machine)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from kernels.kernels import Kernel, Machine
 
 TREE = Path(__file__).parents[2]
-#: The folder of the servers' cache on the machine's disk.
+#: The directory of the servers' cache on the machine's disk.
 CACHE = Path("/cache")
 
 #: Increase this when the recipe of a disk or of the boot files changes.
 _RECIPE = 1
-_SUITE = "bookworm"  # its Python is the one for which .venv was made
+_SUITE = "bookworm"  # .venv requires the Python of this release
 _TOOLS = ("cpio", "e2fsprogs", "kmod", "mmdebstrap", "xz-utils")
 _PACKAGES = (
     "iproute2",
@@ -68,7 +68,7 @@ class Boot:
 
 
 def boot_files(kernel: Kernel) -> Boot:
-    """Return the kernel and its initial RAM disk, made from Debian's package; apt verifies its signature."""
+    """Return the kernel and its initial RAM disk, made from Debian's package; apt verifies the archive."""
     name = f"{kernel.suite}-{kernel.package}-{_RECIPE}"
     return Boot(_cached(name, lambda scratch: _make_boot_files(kernel, scratch)))
 
@@ -89,7 +89,7 @@ def root_disk(machine: Machine) -> Path:
 
 
 def _cached(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache. If it does not exist, ``make`` fills it, in one process at a time."""
+    """Return a directory of the cache. If it does not exist, ``make`` fills it, in one process at a time."""
     folder = cache.root() / "kernels" / name
     if not folder.exists():
         ensure_packages(_TOOLS)
@@ -127,7 +127,7 @@ def tree_disk(folder: Path, machine: Machine) -> Path:
 
 
 def _replace_extensions(files: Path, wheels: Path, machine: Machine) -> None:
-    """Replace the core and the extension modules of Python packages by those for another architecture."""
+    """Replace the core and the extension modules of Python packages with those for another architecture."""
     shutil.copyfile(toolchain.core(machine.name), files / "agent/innoscope/_native.abi3.so")
     (site,) = (files / ".venv/lib").glob("python*/site-packages")
     needed = {extension.relative_to(site).parts[0] for extension in site.rglob("*.so")}

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Process 1 of the virtual machine: mount the kernel's file systems, run job_main.py and switch the machine off.
+# Process 1 of the virtual machine: mount the kernel's file systems, run job_main.py and power the machine off.
 # $tree and $variant come from the kernel's command line.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 INNOSCOPE_CACHE=/cache
 mount -t proc proc /proc

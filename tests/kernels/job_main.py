@@ -1,4 +1,4 @@
-"""``python -m kernels.job_main VARIANT DISK``: run in the virtual machine; write the results to DISK.
+"""``python -m kernels.job_main VARIANT DISK``: the job in the virtual machine, which writes results to DISK.
 
 The results are written again after each step, so that they are not lost if a later step takes too long.
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from workloads import Workload
 
-#: Variants other than the default run on the first of these servers.
+#: The default variant uses all of these servers, and the other variants use only the first one.
 _SERVERS = MACHINES[os.uname().machine].servers
 _CONNECTIONS = 10
 _SNAPSHOTS = 4
@@ -55,7 +55,7 @@ _LOADS: tuple[type[Workload], ...] = (Idle, Sleep, RowLock)
 
 
 class Job:
-    """Run the steps and collect their results."""
+    """The steps of a run, and their results."""
 
     def __init__(self, variant: str, disk: Path) -> None:
         self._disk = disk
@@ -131,7 +131,7 @@ def doctor(server: Server) -> results.Result:
 def stacks(
     server: Server, method: str, threads: dict[str, frozenset[int]], loads: list[Workload]
 ) -> results.Result:
-    """Take snapshots by one method; compare the wait classes with the known loads."""
+    """Take snapshots with one method, and compare the wait classes with the known loads."""
     seen = {name: Observation() for name in threads}
     try:
         engine = Engine(find_one(server.pid), method=method)

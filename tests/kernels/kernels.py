@@ -10,7 +10,7 @@ class Machine:
     """A processor architecture, and how QEMU emulates a machine with it."""
 
     name: str  #: as ``uname -m`` prints it
-    debian: str  #: Debian's name of the architecture
+    debian: str  #: Debian's name for the architecture
     package: str  #: the Debian package of QEMU
     command: tuple[str, ...]
     console: str
@@ -21,8 +21,9 @@ X86_64 = Machine(
     "x86_64", "amd64", "qemu-system-x86", ("qemu-system-x86_64", "-cpu", "max"), "ttyS0",
     ("mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11"),
 )  # fmt: skip
-#: The servers are those for which Debian has packages. MariaDB 11.8 is compiled with signed return addresses.
-#: The standard algorithm for signatures takes QEMU ten times as long as ``pauth-impdef``.
+#: The arm64 machine. Its servers are the test servers that Debian packages. MariaDB 11.8 is compiled with
+#: signed return addresses. The standard algorithm for signatures takes QEMU ten times as long as
+#: ``pauth-impdef``.
 AARCH64 = Machine(
     "aarch64", "arm64", "qemu-system-arm",
     ("qemu-system-aarch64", "-machine", "virt", "-cpu", "max,pauth-impdef=on"), "ttyAMA0",
@@ -94,7 +95,7 @@ RUNS = (
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A kernel that cannot be downloaded here, with the run that shows what to expect on that kernel."""
+    """A system on which the tests do not run, with the run that shows what to expect on that system."""
 
     system: str
     kernel: str

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,18 @@ def read_from(disk: Path) -> Result | None:
             return None
         found: Result = json.loads(file.read(int(length)))
         return found
+
+
+def tree() -> dict[str, str]:
+    """Return today's date and the commit of the tree, which are stored with a result."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=8", "HEAD"],
+        cwd=FOLDER.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    return {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": commit}
 
 
 def path(kernel: str, variant: str) -> Path:

@@ -67,13 +67,15 @@ def _run_name(kernel: str, variant: str) -> str:
 
 
 def _features(run: Iterable[tuple[str, Result]]) -> Iterator[str]:
-    columns = ("kernel", "variant", "server", "doctor", "method", *_CELLS)
+    columns = ("kernel", "variant", "server", "doctor", "method", *_CELLS, "recorded")
     yield f"| {' | '.join(columns)} |"
     yield "|" + "---|" * len(columns)
     for variant, result in run:
+        recorded = result["recorded"]
         for name, server in _servers(result):
             cells = [_release(result), variant, name, _doctor(server), _method(server)]
             cells += [cell(server[step]) if step in server else _MISSING for step, cell in _CELLS.items()]
+            cells.append(f"{recorded['date']}, {recorded['commit']}")
             yield f"| {' | '.join(cells)} |"
 
 

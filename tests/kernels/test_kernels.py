@@ -41,7 +41,9 @@ def _check(server: Result, variant: str) -> None:
     assert server["kills"]["exit"] == 0
     assert server["toggle"]["value"] == "321"
     assert server["toggle"]["undo"]["exit"] == 0
-    if variant != "seccomp":  # which also denies perf events
+    has_no_probes = server["doctor"]["host"]["uprobes"][1].startswith("no probes: ")
+    assert has_no_probes == (variant == "seccomp")
+    if variant != "seccomp":  # this variant also denies perf events
         assert server["profile"]["exit"] == 0
         assert server["profile --off-cpu"]["exit"] == 0
         assert server["probes"]["counting"] > 0

@@ -1,4 +1,4 @@
-"""Resolve an address in a process to its file and to all symbols there, without Innoscope's code."""
+"""Resolve an address in a process to a file and to all symbols that contain it, without Innoscope's code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AddressSpace:
             self._mappings.append(_Mapping(start, end, add, name))
 
     def locate(self, pc: int) -> tuple[str, int]:
-        """Return the file's base name and the address within the file."""
+        """Return the file's base name and the address within the file; ``("?", pc)`` if it is not mapped."""
         for mapping in self._mappings:
             if mapping.start <= pc < mapping.end:
                 return mapping.name, pc + mapping.add

@@ -1,4 +1,4 @@
-"""Make clients wait for a lock of each kind with a known holder, and define what `diagnose` must name.
+"""Make clients wait for locks of each kind with known holders, and define what `diagnose` must name.
 
 ``python -m live.blocker_scenes`` prints the table in docs/servers.md.
 """
@@ -30,8 +30,8 @@ _RECORDED_BY_MARIADB: Final = ("--performance-schema=ON", *_RECORDED)
 class Configuration:
     """A server with options, and what `diagnose` must name there for metadata locks.
 
-    ``source`` says where `diagnose` reads the holders from. If it is empty, the output must contain
-    ``setting`` instead of a holder.
+    ``source`` names the source from which `diagnose` reads the holders. If it is empty, the output must
+    contain ``setting`` instead of a holder.
     """
 
     server: str
@@ -107,7 +107,7 @@ def _backup(server: Server) -> AbstractContextManager[int]:
 
 @contextmanager
 def _schema(server: Server) -> Iterator[int]:
-    """Hold a database's lock with an unfinished CREATE TABLE, while clients wait to alter the database."""
+    """Hold a schema's metadata lock with an unfinished CREATE TABLE, while clients wait to alter it."""
     with Idle(server, 1) as idle, Crowd(server, 1, idle.database) as holder:
         holder.send("CREATE TABLE t2 AS SELECT SLEEP(1000)")
         until(lambda: idle.listed("STATE = 'User sleep'"))
@@ -121,7 +121,7 @@ def _schema(server: Server) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A kind of lock: a function that holds it, and the finding that `diagnose` must report."""
+    """A kind of lock, a function that acquires it, and the finding that `diagnose` must report."""
 
     title: str
     hold: Callable[[Server], AbstractContextManager[int]]

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine, status_file
 from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.journal import Journal
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.toggles.journal_format import Entry
+    from pymysql.connections import Connection
+
+    from innoscope.toggles.journal_format import JournalEntry
     from innoscope.toggles.model import Toggle
     from servers import Server
 
-ROOT = Account(user="root")
+ROOT = LoginOptions(user="root")
 #: Values that every server accepts and that are not the default on any server.
 NUMBERS = {
     "spin_rounds": "17", "spin_delay": "9", "thread_concurrency": "33", "dirty_page_limit": "5",
@@ -32,7 +35,7 @@ TOO_MANY_CONNECTIONS = 1040
 
 
 class Changer:
-    """Set and undo toggles of one server; the journal is in ``folder``."""
+    """A toggle engine for one server, with its journal in ``folder``."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.target = find_one(server.pid)
@@ -41,16 +44,16 @@ class Changer:
             publish=lambda journal: status_file.publish(journal, folder / "toggles.json"),
         )
 
-    def set(self, toggle: str, value: str, *, backend: str | None = None) -> Entry:
+    def set(self, toggle: str, value: str, *, backend: str | None = None) -> JournalEntry:
         backends = None if backend is None else [backend]
         plan = engine.plan(self.target, toggle, value, account=ROOT, backends=backends, deps=self.deps)
         return engine.apply(self.target, plan, who="a test", account=ROOT, deps=self.deps)
 
-    def undo(self, entry: Entry) -> Entry:
+    def undo(self, entry: JournalEntry) -> JournalEntry:
         return engine.undo(self.target, entry.id, account=ROOT, who="a test", deps=self.deps)
 
     @contextmanager
-    def changed(self, toggle: str, value: str) -> Iterator[Entry]:
+    def changed(self, toggle: str, value: str) -> Iterator[JournalEntry]:
         """Set the toggle while the block runs, and undo the change afterwards."""
         entry = self.set(toggle, value)
         try:
@@ -75,7 +78,13 @@ def shown(server: Server, names: list[str]) -> list[Any]:
 
 
 def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
-    """Use up all connections, including the one reserved for administrators."""
+    """Use up all connections, including the one reserved for administrators.
+
+    The test must have closed all its connections. Those that the server has not yet ended are waited for,
+    because their end would free a slot.
+    """
+    first = stack.enter_context(closing(server.connect()))
+    until(lambda: connected(first) == 1, lambda: f"{server.name} has other connections")
     for _ in range(most):
         try:
             stack.enter_context(closing(server.connect(autocommit=None)))
@@ -83,3 +92,11 @@ def fill(stack: ExitStack, server: Server, most: int = 100) -> None:
             assert error.args[0] == TOO_MANY_CONNECTIONS  # noqa: PT017
             return
     raise AssertionError(f"{server.name} is not full with {most} connections")
+
+
+def connected(connection: Connection[Any]) -> int:
+    """Return the number of connections. A closed one counts until the server has ended it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+        [(_, number)] = cursor.fetchall()
+        return int(number)

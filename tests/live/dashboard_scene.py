@@ -1,4 +1,4 @@
-"""Set up tests of the dashboards: two servers under load, an agent, and a Prometheus."""
+"""Set up tests of the dashboards: two servers under load, an agent, and Prometheus."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import grafana
+from incidents import scenes_replica
 from innoscope.probes.catalog import default_catalog
 from innoscope.toggles import engine
 from live.changing import ROOT, Changer
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RULES = grafana.FOLDER.parent / "alerts" / "recording.yaml"
-#: A MySQL server that has all metrics except deadlocks, and a MariaDB server that has deadlocks.
+#: A MySQL server that provides all metrics except deadlocks, and a MariaDB server that provides deadlocks.
 BUSY, OTHER = "mysql-5.6.24", "mariadb-11.4.5"
 #: Names of these two servers in the agent's configuration.
 BUSY_NAME, OTHER_NAME = "under test", "other"
@@ -41,10 +42,12 @@ _OPTIONS = (
     "--innodb-max-dirty-pages-pct=30",
     "--innodb-lru-scan-depth=100",
     "--table-open-cache=8",
+    "--server-id=2",
+    "--relay-log=relay",
 )
-#: Seconds to wait until both servers have all metrics. Compiling the probes and reading the debug
-#: information takes long.
-_PATIENCE_S = 60
+#: Maximum seconds until all collectors of both servers succeed. Compiling the probes and reading the debug
+#: information are slow.
+_PATIENCE_S = 120
 #: Seconds between two scrapes in ``acts``, long enough that no scrape is missed on a busy machine.
 SLOW_S = 2
 #: Duration of each act in seconds.
@@ -52,21 +55,21 @@ _ACT_S = 20
 
 
 class Copying(Copy):
-    """Copy a small table, so that the load stops quickly."""
+    """The load ``Copy`` with a small table, so that it stops quickly."""
 
     _ROWS = 1 << 17
 
 
 @contextmanager
 def scene(folder: Path) -> Iterator[Prometheus]:
-    """Yield the Prometheus while the servers are under load. All users must be able to read ``folder``."""
+    """Yield Prometheus while the servers are under load. All users must be able to read ``folder``."""
     with _stage(folder) as (prometheus, busy, other), load(busy, other):
         yield prometheus
 
 
 @contextmanager
 def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
-    """Run a sequence of loads for the pictures; yield the Prometheus and the loads' duration in seconds."""
+    """Run a sequence of loads for the pictures; yield Prometheus and the loads' duration in seconds."""
     with _stage(folder, SLOW_S) as (prometheus, busy, other), ExitStack() as always:
         always.enter_context(Fsync(busy, 2))
         always.enter_context(UpdateStorm(other, 4))
@@ -85,16 +88,19 @@ def acts(folder: Path) -> Iterator[tuple[Prometheus, int]]:
 
 @contextmanager
 def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Server, Server]]:
-    """Yield the Prometheus and both servers, without a load."""
+    """Yield Prometheus and both servers, without a load."""
     with ExitStack() as stack:
         busy = stack.enter_context(Server(BUSY, options=_OPTIONS))
+        stack.enter_context(scenes_replica.following(busy))
         other = stack.enter_context(Server(OTHER))
         families = [word for name in default_catalog().families for word in ("--family", name)]
-        # The budget is all CPUs: if probes exceeded a smaller one, they would be detached for a minute.
+        # The budget is all CPUs: if probes exceeded a smaller one, some could be detached for a minute.
         sensing = stack.enter_context(Sensing(*families, "--budget", 1, only=[busy, other]))
         receiver, webhook = stack.enter_context(Receiver()), stack.enter_context(Webhook())
         places = (
             f"[notify]\nurl = '{webhook.url}'\n",
+            f"[upload]\nurl = '{webhook.url}'\nkind = 'http'\n",
+            f"[otlp]\nurl = '{webhook.url}'\ninterval_seconds = 10\n",
             f"[stacks]\npoll_seconds = 1\n[push]\nurl = '{receiver.url}'\ninterval_seconds = 10\n",
             f"[[server]]\nname = '{OTHER_NAME}'\nsocket = '{other.folder.inside}/s.sock'\n",
             f"[[server]]\nname = '{DOWN_NAME}'\nhost = '127.0.0.2'\nport = 1\n",
@@ -109,9 +115,9 @@ def _stage(folder: Path, interval_s: int = 1) -> Iterator[tuple[Prometheus, Serv
 
 
 def _watch(folder: Path) -> str:
-    """Return a configuration with which the agent captures one incident per server, once the server is busy.
+    """Return a configuration that makes the agent capture one incident per server once the server is busy.
 
-    All users may write to the folder, because the agent runs as another user.
+    All users may write to the directory, because the agent runs as another user.
     """
     folder.mkdir()
     folder.chmod(0o777)
@@ -148,7 +154,7 @@ def opening(server: Server, clients: int) -> Iterator[None]:
 
 
 def _change(server: Server, folder: Path) -> None:
-    """Record a change that expires after 15 minutes, but start no process that undoes it."""
+    """Make a change that expires after 15 minutes, but start no process that undoes it."""
     changer = Changer(server, folder)
     deps = replace(changer.deps, expiry=SimpleNamespace(arm=lambda *_: None, disarm=lambda *_: None))
     plan = engine.plan(changer.target, "io_capacity", "300", account=ROOT, deps=deps)
@@ -157,7 +163,7 @@ def _change(server: Server, folder: Path) -> None:
 
 def _until_known(prometheus: Prometheus) -> None:
     """Wait until every collector of both servers has succeeded."""
-    names = "probes|memory|waits|process|sql"
+    names = "probes|memory|waits|process|sql|state"
     query = f'sum(innoscope_collector_success{{collector=~"{names}"}})'
     deadline = time.monotonic() + _PATIENCE_S
     while (found := prometheus.value(query)) < 2 * len(names.split("|")):

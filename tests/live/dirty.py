@@ -1,4 +1,4 @@
-"""Make dirty pages on a server with a small buffer pool."""
+"""Create dirty pages on a server with a small buffer pool."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _UNWANTED: Final = {
     "mysql": ("innodb_max_dirty_pages_pct", "0"),
     "mariadb": ("innodb_max_dirty_pages_pct_lwm", "0.001"),
 }
-#: Rows of 2 KB. A page holds seven, so this number fills half of the pool.
+#: Number of 2 KB rows. A page holds seven, so these rows fill half of the pool.
 _ROWS: Final = 3500
 _BETWEEN_S: Final = 0.05
-#: A statement that writes some redo: 5.6 flushes old pages only while new redo is written.
+#: A statement that generates some redo: 5.6 flushes old pages only while new redo is written.
 _SOME_REDO: Final = "UPDATE stained.one SET b = b + 1, pad = REPEAT(CHAR(65 + b % 26), 3000)"
 
 
 class DirtyPages:
-    """A table that fills half of the buffer pool, as a context manager."""
+    """Context manager: a table that fills half of the buffer pool."""
 
     def __init__(self, server: Server) -> None:
         self._flavour = server.spec.flavour

@@ -1,6 +1,6 @@
 """Find the documentation's examples, run them on a real server, and compare the output with the page.
 
-docs/contributing.md has the rules for examples.
+docs/contributing.md lists the rules for examples.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 #: The default server of an example.
 SERVER: Final = "mysql-5.6.24"
-#: Maximum duration of a command in an example, in seconds.
+#: Maximum seconds that the option for the duration may have in an example, and its value if it is omitted.
 MOST_SECONDS: Final = 2
 #: Name of a special workload: an agent and its sensor, with a client that keeps requesting pages.
 AGENT: Final = "agent"
@@ -34,6 +35,8 @@ _FENCE: Final = re.compile(
 _PROMPT: Final = "$ "
 #: Options that set the duration of a command.
 _LASTING: Final = ("--seconds", "--duration")
+#: A duration as an argument, as in `innoscope latency 2s`.
+_DURATION: Final = re.compile(r"\d+[smh]")
 _LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--seconds"}
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
@@ -66,7 +69,7 @@ class Example:
 
 
 def examples(page: Path) -> Iterator[Example]:
-    """Yield all examples of a page in order. Raise ValueError for a malformed block."""
+    """Yield all examples of a page in order. Raise ValueError if a block is malformed."""
     text = page.read_text()
     for block in _FENCE.finditer(text):
         line = text.count("\n", 0, block.start("body")) + 1
@@ -75,7 +78,7 @@ def examples(page: Path) -> Iterator[Example]:
 
 
 def _scene(words: str, place: str) -> tuple[Scene, int]:
-    """Parse ``SERVER WORKLOAD=N … exit=CODE``. Each part is optional."""
+    """Parse ``SERVER WORKLOAD=N … exit=CODE``. Each part is optional. Raise ValueError for other words."""
     server, code, loads = SERVER, 0, []
     for word in words.split():
         name, _, value = word.partition("=")
@@ -139,7 +142,10 @@ def placed(command: str, there: There) -> str:
     words = _replaced(words, stands_for)
     if "--pid" in options and not given & {*stands_for}:
         words += ["--pid", stands_for["--pid"]]
-    if (lasting := options & {*_LASTING}) and not given & {*_LASTING}:
+    has_argument = any(
+        _DURATION.fullmatch(word) and not before.startswith("-") for before, word in pairwise(words)
+    )
+    if (lasting := options & {*_LASTING}) and not given & {*_LASTING} and not has_argument:
         words += [max(lasting), str(MOST_SECONDS)]
     return shlex.join(words) + bar + rest
 
@@ -163,7 +169,7 @@ def _replaced(words: list[str], stands_for: dict[str, str]) -> list[str]:
 
 
 def _resolve(words: list[str]) -> click.Command:
-    """Return the click command that a command line invokes."""
+    """Return the click command that a command line invokes. Raise ValueError if there is none."""
     found: click.Command = cli
     for word in words:
         if not isinstance(found, click.Group):

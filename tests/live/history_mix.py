@@ -1,6 +1,6 @@
-"""A mix of statements at a limited rate, whose durations the clients choose and log.
+"""A mix of statements whose rate is limited, and whose durations the clients choose and measure.
 
-Durations and pauses are random, so that they do not coincide with the sensor's interval. The mix needs at
+Durations and pauses are random, so that they do not coincide with the sensor's interval. The mix uses at
 most a third of a core.
 """
 
@@ -31,10 +31,12 @@ TEXTS = {
     "commit": "INSERT INTO `log` ( `b` ) VALUES ( REPEAT (...) )",
 }
 WAITERS, READERS, BURNERS, WRITERS = 3, 2, 2, 4
-#: The server's options. Commits wait for other commits, and then write the binary log together.
+#: The server's options. A group commit waits up to 60 ms for more transactions to join.
 COMMITS: dict[str, str | int | None] = {"log_bin": "binlog", "binlog_group_commit_sync_delay": 60_000}
-#: Seconds for which locks are held and statements use a CPU: minimum and maximum.
-HELD_S, BURN_S = (0.1, 0.5), (0.05, 0.15)
+#: Minimum and maximum seconds for which a lock is held.
+HELD_S = (0.1, 0.5)
+#: Minimum and maximum seconds for which a statement uses a CPU.
+BURN_S = (0.05, 0.15)
 _SETUP = (
     f"CREATE DATABASE {DATABASE}",
     f"CREATE TABLE {DATABASE}.locked (a INT PRIMARY KEY, b INT) ENGINE=InnoDB",
@@ -45,7 +47,7 @@ _SETUP = (
 
 
 class Mix:
-    """Context manager: run the mix until the block ends. ``seconds`` contains the time of each statement."""
+    """Context manager: run the mix until the block ends. ``seconds`` is the total time by kind."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -79,7 +81,7 @@ class Mix:
         assert self._failures == []
 
     def _benchmarks_per_second(self) -> float:
-        """Return how often the server computes the function in a second of CPU time on an idle core."""
+        """Return how many times per second the server computes the benchmarked function on an idle core."""
         fastest = float("inf")
         for _ in range(5):
             began = time.perf_counter()
@@ -102,7 +104,7 @@ class Mix:
     def _repeat(
         self, name: str, statement: Callable[[random.Random], str], pause: tuple[float, float]
     ) -> None:
-        """Repeatedly run a statement, and log its time."""
+        """Repeatedly run a statement, and add up its time."""
 
         def run(cursor: Any, dice: random.Random) -> None:
             began = time.perf_counter()

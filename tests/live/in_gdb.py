@@ -1,4 +1,4 @@
-"""Script for gdb: print ``{tid: [[pc, name, inlined], ...]}`` for all threads, without tail calls."""
+"""Script for gdb: print ``{tid: [[pc, name, inlined], ...]}`` for all threads, without tail-call frames."""
 
 # mypy: ignore-errors
 

@@ -1,6 +1,6 @@
 """Count threads over many snapshots of a server under a known load, for tests of completeness and of waits.
 
-Several tests share one observation, so it is made once per session. The servers run one at a time.
+Several tests share each observation, which is made once per session. Only one server runs at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from innoscope.sampling.engine import Engine
 from innoscope.sampling.model import Snapshot, Thread, Trust
 from innoscope.target.discover import find_one
 from servers import SERVERS
+from waiting import until
 from workloads import WORKLOADS, TableScan
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ _EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class Observation:
-    """Numbers of threads, summed over all snapshots of one server under one load.
+    """Thread counts, summed over all snapshots of one server under one load.
 
     ``waits`` counts only the threads of the load.
     """
@@ -204,10 +205,19 @@ def affected(server: Server, own: frozenset[int], workload: Workload) -> frozens
         return frozenset(threads)
     listed = workload.sql("SELECT ID FROM information_schema.PROCESSLIST WHERE USER = 'root'")
     connections = sorted(row[0] for row in listed)
-    started = sorted(set(tasks(server.pid)) - own, key=lambda tid: _age(server, tid))
-    assert len(started) == len(connections), "a connection began or ended meanwhile"
+    # The threads of an earlier load's connections may still be about to exit.
+    started = until(lambda: _started(server, own, len(connections)), lambda: (connections, tasks(server.pid)))
     threads_of = dict(zip(connections, started, strict=True))
     return frozenset(threads_of[connection] for connection in workload.connection_ids())
+
+
+def _started(server: Server, own: frozenset[int], count: int) -> list[int]:
+    """Return the threads that are not among ``own``, oldest first; empty unless there are ``count``."""
+    try:
+        found = sorted(set(tasks(server.pid)) - own, key=lambda tid: _age(server, tid))
+    except OSError:  # a thread has exited
+        return []
+    return found if len(found) == count else []
 
 
 def tasks(pid: int) -> list[int]:

@@ -33,7 +33,7 @@ class Stacks(NamedTuple):
 
 
 def gdb(pid: int, executable: Path, root: Path) -> Stacks:
-    """Return gdb's frames. gdb looks for files below ``root``, the root folder of the process."""
+    """Return gdb's frames. gdb looks for files below ``root``, the root directory of the process."""
     command = [
         "gdb", "-batch", "-nx", "-iex", f"set sysroot {root}", "-iex", "set auto-load off",
         "-iex", "set debuginfod enabled off", "-ex", "set backtrace past-main on",

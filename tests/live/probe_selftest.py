@@ -21,7 +21,10 @@ _FAMILIES: Final = ("flush", "read_ahead", "fsync", "read", "redo", "row_lock")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event, the metric that counts it, and the server's own counters, minus those in ``minus``."""
+    """An event, the metric that counts it, and the server's counters to compare it with.
+
+    The server's count is the sum of ``counters`` minus the sum of ``minus``.
+    """
 
     name: str
     metric: str
@@ -36,7 +39,7 @@ READS = Event(
     ("Innodb_buffer_pool_reads",),
     more="the server does not count reads of file headers and of other files",
 )
-#: In MariaDB 10.6 and newer, the counter includes pages read ahead.
+#: ``READS`` for MariaDB 10.6 and newer, whose counter includes pages read ahead.
 READS_LATE = replace(READS, minus=("Innodb_buffer_pool_read_ahead", "Innodb_buffer_pool_read_ahead_rnd"))
 PAGES = Event("pages written", "flushed_pages", ("Innodb_pages_written",))
 READ_AHEAD = Event("read-ahead", "read_ahead_pages", ("Innodb_buffer_pool_read_ahead",))
@@ -98,8 +101,10 @@ def compare(name: str) -> list[Result]:
             until(lambda: watched.status(TableScan.counter) - before > 4000, within_s=120)
         with comparison.of(results, COMMITS, FSYNCS), Fsync(server, 2) as load:
             until(lambda: load.throughput() > 1000, within_s=120)
-        with comparison.of(results, ROW_LOCKS), UpdateStorm(server, 30) as storm:
-            until(lambda: storm.throughput() > 3000, within_s=120)
+        with comparison.of(results, ROW_LOCKS), UpdateStorm(server, 30):
+            [waits] = ROW_LOCKS.counters
+            begin = watched.status(waits)
+            until(lambda: watched.status(waits) - begin > 500, within_s=120)
     order = [event.name for event in EVENTS]
     return sorted(results, key=lambda result: order.index(result.event.name))
 
@@ -133,10 +138,12 @@ class _Comparison:
             results.append(Result(event, probed - probed_then if known else None, counted - counted_then))
 
     def _counts(self, events: Sequence[Event]) -> list[tuple[float, int]]:
-        return [
-            (
-                self.watched.probed(event.metric),
-                sum(map(self.watched.status, event.counters)) - sum(map(self.watched.status, event.minus)),
-            )
-            for event in events
-        ]
+        """Return the counts of the probes and of the server at a time when the server's do not change."""
+        while True:
+            counted = [self._counted(event) for event in events]
+            probed = [self.watched.probed(event.metric) for event in events]
+            if [self._counted(event) for event in events] == counted:
+                return list(zip(probed, counted, strict=True))
+
+    def _counted(self, event: Event) -> int:
+        return sum(map(self.watched.status, event.counters)) - sum(map(self.watched.status, event.minus))

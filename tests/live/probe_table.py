@@ -29,30 +29,31 @@ this table for the servers of a host.
 _SELFTEST = """
 ## Self-test against the server's own counters
 
-The probes' counts as a share of the server's counters, under loads that cause many of each event
-(tests/live/probe_selftest.py). A probe that counts less than 98 % of the events is shown as "under-counts".
-MariaDB 10.6 and newer include pages that were read ahead in `Innodb_buffer_pool_reads`; they are subtracted
-here.
+The table shows the probes' counts as percentages of the server's counters, under loads that cause many
+events of each kind (tests/live/probe_selftest.py). A probe that counts less than 98 % of the events is shown
+as "under-counts". At run time the limit is 90 % ([architecture.md](architecture.md#probes)), because both
+counts are read while the server is working; here they are read before and after each load. MariaDB 10.6 and
+newer include pages that were read ahead in `Innodb_buffer_pool_reads`; these pages are subtracted here.
 """
 
-#: How the reason of a failure ends (see ``endswith`` below) if a stripped build has no symbol for the probe's
-#: function. These probes share one row.
+#: The end of the failure reason (see ``endswith`` below) if a stripped build has no symbol for the probe's
+#: function. Probes that fail for this reason share one row.
 _STRIPPED = "the name is not exported, and this build is stripped"
 
 _FOOT = """
 ## Stripped builds
 
 MySQL 5.7.22 and 8.0.31 are stripped too, but they export InnoDB's functions. In the stripped builds of
-MariaDB (here 10.5 and 10.11), InnoDB's functions have no symbols. Only probes on exported functions are
-attached: fsync and reads by kind of file, waits for exported mutexes (these are functions of the C library),
-and exported functions of the SQL layer. Metrics then come from memory and SQL. Install the server's debug
-symbol package (`innoscope probes list` names it) or a [symbol pack](symbols.md) made from it; no restart is
-needed.
+MariaDB (here 10.5 and 10.11), InnoDB's functions have no symbols. Only probes on functions of the
+C library (fsync and reads by kind of file, waits for exported mutexes) and on exported functions of the SQL
+layer are attached. The other metrics then come from memory and SQL. To attach all probes, install the
+server's debug symbol package (`innoscope probes list` names it) or a [symbol pack](symbols.md) made from it;
+no restart is needed.
 """
 
 
 def reports(name: str) -> list[ProbeReport]:
-    """Return the reports of all probes on a new server."""
+    """Return the reports of all probes on a newly started server."""
     with Server(name) as server:
         collector = ProbesCollector(
             find_one(server.pid), families=frozenset(default_catalog().families), budget=1.0

@@ -42,7 +42,7 @@ Schedstat: TypeAlias = dict[int, tuple[int, int]]
 
 
 def schedstat(pid: int) -> Schedstat:
-    """Return (ns on a CPU, ns runnable) of each thread so far, as the scheduler counts them."""
+    """Return each thread's (ns on a CPU, ns runnable) so far, according to the scheduler."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -67,10 +67,18 @@ def check_sums(profile: Profile, before: Schedstat, after: Schedstat) -> None:
         assert thread.running_ns == pytest.approx(used, abs=0.05 * wall), thread
 
 
-def is_complete(profile: Profile, sound: Collection[Trust]) -> bool:
-    """Return whether at least 98 % of the profile have stacks of the given trust."""
-    complete = sum(row.number for row in profile.rows if row.thread.trust in sound)
-    return complete >= 0.98 * sum(row.number for row in profile.rows)
+def check_complete(profile: Profile, sound: Collection[Trust]) -> None:
+    """Check that at least 98 % of the profile has stacks with one of the given trust levels.
+
+    If the check fails, the message contains the other stacks.
+    """
+    total = sum(row.number for row in profile.rows)
+    others = [row for row in profile.rows if row.thread.trust not in sound]
+    missing = sum(row.number for row in others)
+    assert missing <= 0.02 * total, [
+        (row.number / total, row.thread.trust, row.thread.wait, row.thread.comm, row.thread.frames[:6])
+        for row in sorted(others, key=lambda row: -row.number)[:12]
+    ]
 
 
 #: If a profiler's timer fires while another interrupt is handled, the sample is taken at the end of that
@@ -80,7 +88,7 @@ _OTHERS_INTERRUPT = "irqentry_exit_to_user_mode"
 
 
 def self_shares(profile: Profile) -> dict[str, float]:
-    """Return the share of each innermost function, in percent of all samples."""
+    """Return each innermost function's percentage of the server's samples."""
     counts: Counter[str] = Counter()
     for row in profile.rows:
         frame = row.thread.frames[0] if row.thread.frames else None
@@ -100,7 +108,7 @@ def shares(counts: Counter[str]) -> dict[str, float]:
 
 
 def same_top(ours: dict[str, float], theirs: dict[str, float]) -> bool:
-    """Compare the top ten functions of two profiles, except those about as frequent as the tenth."""
+    """Return whether two profiles have the same top ten functions, except those close to the tenth."""
     top, their_top = list(ours)[:10], list(theirs)[:10]
     last = min(ours[top[-1]], theirs[their_top[-1]])
     odd = set(top) ^ set(their_top)

@@ -1,4 +1,4 @@
-"""Take snapshots of the spinner and check each stack. This process may drop a privilege.
+"""Take snapshots of the spinner and check each stack, in a separate process, because ``deny`` is irrevocable.
 
 Arguments: pid, shared file, threads, snapshots, and ``deny`` to forbid perf events. Prints counts as JSON:
 ``{"exact right": 500, "stale wrong": 3, ...}``.
@@ -47,7 +47,7 @@ def deny_perf_events() -> None:
 
 
 class Judge:
-    """Set the spinner's phase, take a snapshot, and count right and wrong stacks."""
+    """A judge that sets the spinner's phase, takes a snapshot, and counts right and wrong stacks."""
 
     def __init__(self, pid: int, shared: mmap.mmap, threads: int) -> None:
         self._process = Process(pid, method="bpf")

@@ -23,7 +23,7 @@ class Load(Protocol):
 
 
 class Copy:
-    """Repeat ``CREATE TABLE … SELECT``, whose locks and pages do not fit into the buffer pool."""
+    """A loop of ``CREATE TABLE … SELECT``, whose locks and pages do not fit into the buffer pool."""
 
     server_options: ClassVar[tuple[str, ...]] = (
         "--innodb-buffer-pool-size=8M",

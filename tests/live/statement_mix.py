@@ -1,4 +1,4 @@
-"""Statements of many kinds, for comparing digests with the server's: as written, and generated from parts.
+"""Statements of many kinds, written out or generated from parts, to compare our digests with the server's.
 
 Tables need not exist: a server computes the digest before it opens them.
 """
@@ -17,7 +17,7 @@ LITERALS: Final = (
     "TIMESTAMP '2026-01-01 00:00:00'", "TIME'10:00'", "9223372036854775808", "123456789012345678901234567890",
     "'-- no comment'", "'/* no comment */'", "'# none'", "'日本'", "'`'",
 )  # fmt: skip
-#: Statements with a place for a literal.
+#: Statements with a placeholder for a literal.
 AROUND: Final = (
     "SELECT {}",
     "SELECT {}, {}",

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _DEBUG_NAME: Final = "mariadbd.debug"
 
-#: Maximum seconds until debuginfod has read 300 MB of debug information.
-_SCAN_S: Final = 60
+#: Maximum seconds until debuginfod has read 300 MB of debug information on a busy machine.
+_SCAN_S: Final = 180
 
 
 class Split:
-    """A stripped installation. Its debug file is in a folder that Innoscope does not search."""
+    """A stripped installation. Its debug file is in a directory that Innoscope does not search."""
 
     def __init__(self, name: str, folder: Path) -> None:
         original = fetch(name)
@@ -55,7 +55,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_build_id(self, folder: Path) -> Iterator[Path]:
-        """Yield a folder with the debug file, laid out like /usr/lib/debug."""
+        """Yield a directory with the debug file, laid out like /usr/lib/debug."""
         place = folder / ".build-id" / self.build_id[:2] / f"{self.build_id[2:]}.debug"
         place.parent.mkdir(parents=True)
         place.hardlink_to(self.debug)
@@ -64,7 +64,7 @@ class Split:
 
     @contextlib.contextmanager
     def by_link(self) -> Iterator[None]:
-        """While the block runs, put the debug file next to the server, named as in ``.gnu_debuglink``."""
+        """Put the debug file next to the server, named as in ``.gnu_debuglink``, while the block runs."""
         place = self.installation.mysqld.with_name(_DEBUG_NAME)
         place.hardlink_to(self.debug)
         yield

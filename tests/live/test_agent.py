@@ -1,4 +1,4 @@
-"""Test with a real Prometheus that the agent's metrics are valid, complete, bounded and cheap.
+"""Test with a real Prometheus server that the agent's metrics are valid, complete, bounded and cheap.
 
 Also test the agent's pages.
 """
@@ -23,6 +23,7 @@ from safety.agenting import Running
 from safety.sensing import Sensing
 from scale import count, few
 from servers import Server
+from waiting import until
 from workloads import RowLock
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def test_memory_and_sql_agree(scene: tuple[Server, Running, Sensing]) -> None:
 
 
 def test_scrapes_are_cheap(scene: tuple[Server, Running, Sensing]) -> None:
-    """Check CPU time, not wall time, because other tests run at the same time."""
+    """Check that a scrape uses little CPU time. Its wall time depends on the other tests that are running."""
     _, agent, _ = scene
     before = cpu_seconds(agent.pid)
     for _ in range(SCRAPES):
@@ -131,10 +132,10 @@ def test_stacks_are_served_in_every_format(scene: tuple[Server, Running, Sensing
 
 def test_pages_for_users_and_health_checks(scene: tuple[Server, Running, Sensing]) -> None:
     server, agent, _ = scene
+    until(lambda: b'<span class="good">up</span>' in agent.get("/")[1])  # unless the last answer was late
     page = agent.get("/")[1].decode()
 
     assert server.version.split("-")[0] in page
-    assert '<span class="good">up</span>' in page
     assert not re.findall(r"<script(?![^>]* src=)|<style|\son[a-z]+=|https?:", page)
     status, body = agent.get("/api/probes")
     assert status == 200
@@ -166,13 +167,14 @@ def test_prometheus_scrapes_over_tls_with_a_password(name: str, server: Any, cer
             "basic_auth: {username: ann, password: secret}",
         ) as prometheus,
     ):
-        assert prometheus.value("up") == 1
-        assert prometheus.value("innoscope_sql_up") == 1
-        assert prometheus.value("innoscope_mysqld_up") == 1
-        assert prometheus.value("innoscope_sensor_up") == 1
-        assert prometheus.value('sum(innoscope_threads{wait="background_idle"})') > 0
-        assert prometheus.value("rate(innoscope_statements_total[30s])") > 0
-        assert 0 < prometheus.value("scrape_samples_scraped") <= 3000
+        prometheus.until("up == 1")
+        prometheus.until("innoscope_sql_up == 1")
+        prometheus.until("innoscope_mysqld_up == 1")
+        prometheus.until("innoscope_sensor_up == 1")
+        prometheus.until('sum(innoscope_threads{wait="background_idle"}) > 0')
+        prometheus.until("rate(innoscope_statements_total[30s]) > 0")
+        prometheus.until("scrape_samples_scraped > 0")
+        assert prometheus.value("max_over_time(scrape_samples_scraped[5m])") <= 3000
         metadata = prometheus.get("/api/v1/metadata")
         assert metadata["innoscope_statements"][0]["type"] == "counter"
         assert metadata["innoscope_buffer_pool_pages"][0]["help"].startswith("Pages of the buffer pool")

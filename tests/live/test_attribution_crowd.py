@@ -1,4 +1,4 @@
-"""The history's statements of 100 connections are those that the clients log, even on a busy host."""
+"""Test that the statements in the history of 100 connections match the clients' logs, even on a busy host."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CLIENTS, LOAD_S = 100, 50
-#: Each statement has one of these aliases, so that successive statements of a client have different digests.
+#: Number of aliases. Each statement uses one at random, so that successive statements of a client usually
+#: have different digests.
 ALIASES = 50
-#: Number of statements of each kind among ten.
+#: Statement patterns with their weights, which sum to ten.
 MIX = (
     (6, "SELECT SLEEP({}) AS c{}"),
     (2, "SELECT BENCHMARK(20000, CRC32('{}')) AS c{}"),
@@ -37,8 +38,6 @@ MIX = (
 #: Maximum difference in seconds between a snapshot's time and the time at which a stack was copied.
 SNAPSHOT_S = 0.1
 PAUSE_S, SLEEP_S = (0.3, 1.2), (0.3, 1.0)
-#: The agent fetches samples every 10 s.
-FETCHED_S = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def _connected(server: Server, database: str) -> Any:
 
 
 class Client(threading.Thread):
-    """Runs statements until it is stopped, and logs them."""
+    """A client that runs statements until it is stopped, and logs them."""
 
     def __init__(self, server: Server, database: str, number: int, ended: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -83,7 +82,7 @@ class Client(threading.Thread):
 
     @property
     def log(self) -> Iterator[Ran]:
-        """Return the statements in order."""
+        """Yield the statements in order."""
         following = [*(begun for _, begun, _ in self._log[1:]), float("inf")]
         for (statement, begun, ended), after in zip(self._log, following, strict=True):
             yield Ran(statement, begun, ended, after)
@@ -110,7 +109,7 @@ def test_samples_have_the_statements_of_the_clients(name: str) -> None:
         ended.set()
         for client in clients:
             client.join()
-        time.sleep(FETCHED_S)
+        agent.until_recorded()
         agent.terminate()
         samples, snapshots = _samples(agent.history)
 
@@ -150,7 +149,7 @@ def _samples(history: Path) -> tuple[list[tuple[Any, ...]], list[float]]:
 def _check(
     samples: list[tuple[Any, ...]], logs: dict[int, list[tuple[str, Ran]]]
 ) -> tuple[Counter[str], list[tuple[Any, ...]]]:
-    """Return the number of right samples by trust, and the wrong ones."""
+    """Return the number of correct samples by trust level, and a list of the wrong ones."""
     right: Counter[str] = Counter()
     wrong = []
     for at, connection, one, trust, wait in samples:
@@ -170,7 +169,7 @@ def _covers(ran: Ran, at: float) -> bool:
 def _found(
     samples: list[tuple[Any, ...]], snapshots: list[float], logs: dict[int, list[tuple[str, Ran]]]
 ) -> tuple[int, int]:
-    """Return how many of the statements that certainly ran during a snapshot are in the history."""
+    """Return (found, expected): ``expected`` counts the statements that certainly ran during a snapshot."""
     have = {(at, connection, one) for at, connection, one, *_ in samples}
     expected = [
         (at, connection, name) in have
@@ -196,7 +195,7 @@ def _process_lists(idle: Idle) -> list[tuple[float, dict[int, str]]]:
 def _print_process_lists(
     listed: list[tuple[float, dict[int, str]]], logs: dict[int, list[tuple[str, Ran]]], id_of: Any
 ) -> None:
-    """Print how many statements of the process list the clients logged."""
+    """Print how many statements of the process list match the clients' logs, and how many do not."""
     counts: dict[bool, int] = defaultdict(int)
     for at, texts in listed:
         for connection, text in texts.items():

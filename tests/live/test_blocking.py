@@ -14,7 +14,7 @@ from innoscope.diagnose.blocking_chains import Blocker, blockers
 from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.target.discover import find_one
 from servers import Server
-from waiting import until
+from waiting import until, until_asleep
 from workloads.crowd import Crowd
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ SECONDS = 1.5
 WAITERS = 8
 _OPENAT, _FUTEX = "257", "202"  # asm/unistd_64.h
 _PROCESSES = "FROM information_schema.PROCESSLIST WHERE DB = 'blocking'"
-#: Servers whose metadata locks can be read: from memory, which requires debug information, or over SQL from
-#: the performance schema, in which 9.7 lists metadata locks by default.
+#: Servers whose metadata locks can be read: from memory with debug information or, on 9.7, over SQL, because
+#: its performance schema lists metadata locks by default.
 READABLE = ("mysql-5.5.9", "mysql-9.7", "mariadb-11.4.5")
 
 
@@ -64,8 +64,10 @@ def _connections(server: Server) -> list[int]:
 
 
 def _wait_for_waiters(server: Server, state: str, count: int) -> None:
+    """Wait until so many threads wait in this state, and all threads of the server sleep."""
     statement = f"SELECT COUNT(*) {_PROCESSES} AND STATE LIKE '{state}'"
     until(lambda: server.sql(statement) == [(count,)])
+    until_asleep(server.pid)
 
 
 @contextlib.contextmanager
@@ -130,7 +132,7 @@ def test_holder_of_a_user_lock_is_named(tables: Server) -> None:
 
 @pytest.mark.parametrize("tables", ["mysql-9.7", "mariadb-11.4.5"], indirect=True)
 def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Server) -> None:
-    """Readers wait for an ALTER of u, the ALTER waits for a transaction, and the transaction for a row."""
+    """Make readers wait for an ALTER of u, the ALTER for a transaction, and the transaction for a row."""
     with (
         _crowd(tables, "", 1, "BEGIN", "UPDATE t SET b = 1") as root,
         _crowd(
@@ -149,7 +151,7 @@ def test_chain_over_three_kinds_of_lock_leads_to_the_idle_transaction(tables: Se
 
 
 def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
-    """A connection opens a table whose file is a pipe, so it waits forever while it holds LOCK_open."""
+    """Open a table whose file is a named pipe, so that the connection blocks while it holds LOCK_open."""
     with Server("mysql-5.5.9") as server:
         tables = (f"CREATE TABLE blocking.{one} (a INT)" for one in ("slow", "t"))
         server.sql("CREATE DATABASE blocking", *tables, "FLUSH TABLES")
@@ -161,15 +163,15 @@ def test_owner_of_a_mutex_of_the_c_library_is_named() -> None:
                 found = _only(blockers(evidence, "opening_tables", "mutex_wait"))
                 assert (found.connection, found.waiting) == (holder.ids[0], WAITERS)
                 assert found.lock == "LOCK_open"
-                assert "SELECT ? FROM SLOW" in found.words  # a keyword
+                assert "SELECT ? FROM SLOW" in found.words  # SLOW is a keyword
                 assert "open_table_def" in found.stack
                 _check_thread(server, evidence, found)
 
 
 def test_owner_of_a_mutex_is_named_on_a_stripped_server(folder: Path) -> None:
-    """A connection loads a plugin from a pipe that never reaches its end.
+    """Load a plugin from a named pipe without a writer, so that opening the file blocks.
 
-    While it loads the plugin, the connection holds the mutex that SHOW PLUGINS needs.
+    While the connection loads the plugin, it holds the mutex that SHOW PLUGINS needs.
     """
     with Server("mariadb-10.11", options={"plugin_dir": str(folder)}) as server:
         server.sql("CREATE DATABASE blocking")

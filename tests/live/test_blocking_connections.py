@@ -1,4 +1,4 @@
-"""The sensor's snapshots name each waiting thread's lock, and the connection that blocks the thread."""
+"""Test that the sensor's snapshots name each waiting thread's lock and the connection that blocks it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from innoscope.memory.statements.attribution import Attribution
 from innoscope.memory.statements.source import open_blockers
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
+from live.row_lock_waits import until_waiting
 from scale import count, few
 from servers import Server
-from waiting import until
+from waiting import until_asleep
 from workloads import Idle, MetadataLock, RowLock
 from workloads.crowd import Crowd
 
@@ -34,9 +35,13 @@ SERVERS = few(
     reason="one server per way in which blockers are stored",
 )
 WAITERS = 20
-#: Clients that lock one row in turn, and comparisons.
-CLIENTS, ENOUGH = 6, count(quick=40, full=200)
-HOLD_S, SECONDS = 0.03, 120
+#: Number of clients that lock one row, one after another.
+CLIENTS = 6
+#: Minimum number of comparisons.
+ENOUGH = count(quick=40, full=200)
+#: Seconds for which a client holds the lock: longer than a snapshot takes, even on a busy host.
+HOLD_S = 0.1
+SECONDS = 120
 FOREVER = 100_000
 
 
@@ -66,6 +71,7 @@ def _blocked(snapshot: Snapshot) -> Counter[tuple[str, int | None, str | None]]:
 def test_holder_of_a_row_is_named(server: Server, snapshots: Attribution) -> None:
     with RowLock(server, WAITERS) as load:
         [holder] = load.listed("COMMAND = 'Sleep'")
+        until_asleep(server.pid)
         for _ in range(3):
             expected = {(ROW, holder, f"index {load.database}.t1.PRIMARY"): WAITERS}
             assert _blocked(snapshots.take_snapshot()) == expected
@@ -74,10 +80,11 @@ def test_holder_of_a_row_is_named(server: Server, snapshots: Attribution) -> Non
 def test_holder_of_a_metadata_lock_is_named(server: Server, snapshots: Attribution) -> None:
     with MetadataLock(server, WAITERS) as load:
         [holder] = load.listed("COMMAND = 'Sleep'")
+        until_asleep(server.pid)
         found: Counter[tuple[str, int | None, str | None]] = Counter()
         for _ in range(12):
             found += _blocked(snapshots.take_snapshot())
-    # The ALTER wakes up once per second. It is then not exact, and has no blocker.
+    # The ALTER's thread wakes up once per second. Its stack is then not exact, and the thread has no blocker.
     named = found["metadata_lock", holder, f"table {load.database}.t1"]
     assert {one[1] for one in found} <= {holder, None}
     assert named >= 0.95 * found.total(), found
@@ -86,7 +93,7 @@ def test_holder_of_a_metadata_lock_is_named(server: Server, snapshots: Attributi
 def test_chain_of_waiting_transactions_is_followed_link_by_link(
     server: Server, snapshots: Attribution
 ) -> None:
-    """A holds row 1; B holds row 2 and is waiting for A; the others are waiting for B."""
+    """Make connection B, which holds row 2, wait for A, which holds row 1, and all others wait for B."""
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY, b INT) ENGINE=InnoDB")
         idle.sql(f"INSERT INTO {idle.database}.t1 VALUES (1, 0), (2, 0)")
@@ -99,7 +106,8 @@ def test_chain_of_waiting_transactions_is_followed_link_by_link(
         ):
             second.send("UPDATE t1 SET b = 2 WHERE a = 1")
             others.send("UPDATE t1 SET b = 3 WHERE a = 2")
-            until(lambda: _rows_waiting(snapshots) == 4)
+            until_waiting(idle, 4)
+            until_asleep(server.pid)
             links = {
                 thread.query.connection_id: thread.blocked.connection if thread.blocked else None
                 for thread in snapshots.take_snapshot().threads
@@ -108,12 +116,8 @@ def test_chain_of_waiting_transactions_is_followed_link_by_link(
     assert links == {second.ids[0]: first.ids[0]} | dict.fromkeys(others.ids, second.ids[0])
 
 
-def _rows_waiting(snapshots: Attribution) -> int:
-    return sum(thread.wait == ROW for thread in snapshots.take_snapshot().threads)
-
-
 class _Passing:
-    """Clients that lock one row in turn. ``holder`` is the client that is known to hold it."""
+    """Clients that lock one row, one after another. ``holder`` is the one that certainly holds the lock."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.holder: tuple[int, int] | None = None
@@ -147,9 +151,9 @@ class _Passing:
 def test_no_wrong_blocker_is_named_while_a_row_lock_passes_from_client_to_client(
     server: Server, snapshots: Attribution
 ) -> None:
-    """Compare if the same client held the lock before and after the snapshot.
+    """Compare only if the same client held the lock before and after the snapshot.
 
-    Waiters may also be blocked by a waiter before them, so chains are followed to their end.
+    A waiter may be blocked by an earlier waiter, so the test follows each chain to its end.
     """
     compared = named = unknown = 0
     with Idle(server, 1) as idle:
@@ -174,7 +178,7 @@ def test_no_wrong_blocker_is_named_while_a_row_lock_passes_from_client_to_client
 
 
 def _roots(snapshot: Snapshot) -> list[int | None]:
-    """Return the connection at the end of the chain of each thread waiting for a row; None if unknown."""
+    """Return the connection at the end of each row lock waiter's chain; None if unknown."""
     waiting = {
         thread.query.connection_id: thread.blocked.connection if thread.blocked else None
         for thread in snapshot.threads

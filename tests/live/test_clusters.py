@@ -34,12 +34,12 @@ STALLS = {
     "unexplained",
 }  # fmt: skip
 
-pytestmark = long("tests/unit/test_findings_clusters.py has the rules, on constructed evidence")
+pytestmark = long("tests/unit/test_findings_clusters.py tests the rules, with synthetic evidence")
 
 
 @contextmanager
 def _busy(name: str) -> Iterator[list[Server]]:
-    """Run four writers on the first node of a cluster, and wait until the others have the data."""
+    """Create a table on a cluster, wait until all nodes have it, and run four writers on the first node."""
     with Server(name, options=OPTIONS) as first, CLUSTERS[name](first) as cluster:
         rows = ", ".join(f"({row}, 0)" for row in range(1, ROWS + 1))
         first.sql(

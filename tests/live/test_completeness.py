@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from live.observe import Observatory
 
 FLOOR = 0.995
-#: In the quick suite, the server ONE runs all loads except LAST, which needs its own server. The other
-#: servers run only LOADS.
+#: In the quick suite, the server ONE runs all loads except LAST, which needs its own server. The others run
+#: only LOADS, and the servers in ADDED only ``row_lock``.
 ONE, LAST, LOADS = "mysql-5.6.24", "table_scan", ("idle", "row_lock")
 
 

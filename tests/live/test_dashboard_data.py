@@ -1,4 +1,4 @@
-"""Test that every query of every dashboard has data in a real Prometheus."""
+"""Test that every query of every dashboard has data in a real Prometheus server."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import grafana
 from backfill import JOB, backfill
 from innoscope.metrics.registry import default
 from live.dashboard_scene import BUSY_NAME, DOWN_NAME, OTHER_NAME, scene
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -24,12 +25,29 @@ if TYPE_CHECKING:
 
 INTERVAL = "8s"
 #: Maximum seconds until the load has changed every metric.
-_PATIENCE_S = 45
-#: The backfilled series end this many seconds before now.
+_PATIENCE_S = 60
+#: The backfilled series end this many seconds before the scene begins.
 EARLIER_S = 3 * 3600
 
 #: Queries without data in this scene, with the reason. All of them have data in the backfilled series.
-NOT_HERE: dict[str, str] = {}
+NOT_HERE = {
+    f"innoscope-replication / {panel} / {ref}": reason
+    for reason, panels in {
+        "only if sql.heartbeat_table is set": {"Lag by heartbeat": "A"},
+        "only with semisynchronous replication": {
+            "Semisynchronous": "A", "Replicas that acknowledge": "A", "Commits without acknowledgment": "A",
+        },
+        "only on members of a replication group": {
+            "Group member": "AB", "Members online": "A", "Transactions to apply": "A",
+        },
+        "only on nodes of a Galera cluster": {
+            "Galera node": "AB", "Galera state": "A", "Nodes": "A", "Paused by flow control": "A",
+            "Pauses": "AB", "Receive queue": "A", "Commits and conflicts": "ABC",
+        },
+    }.items()
+    for panel, refs in panels.items()
+    for ref in refs
+}  # fmt: skip
 #: Queries without data when only the busy server is selected, with the reason; the other server has data.
 NOT_OF_BUSY = {
     "innoscope-contention / Deadlocks / A": "MySQL 5.6 has no function to probe and no counter of deadlocks"
@@ -38,14 +56,20 @@ NOT_OF_BUSY = {
 NOT_EXPORTED = {
     "innodb_status": "off by default, and no option of the sensor turns it on",
     "innodb_variable": "off by default, and no option of the sensor turns it on",
-    # MariaDB counts brute-force aborts even without Galera.
     **dict.fromkeys(
-        (
-            {metric.name for metric in default() if metric.name.startswith("galera_")}
-            - {"galera_brute_force_aborts"}
-        ),
-        "only on nodes of a Galera cluster (tests/live/test_clusters.py)",
+        {metric.name for metric in default() if metric.name.startswith("galera_")},
+        "only on nodes of a Galera cluster (tests/live/test_clusters.py, test_state.py)",
     ),
+    **dict.fromkeys(
+        {metric.name for metric in default() if metric.name.startswith("group_")},
+        "only on members of a replication group (tests/live/test_state.py)",
+    ),
+    **dict.fromkeys(
+        {metric.name for metric in default() if metric.name.startswith("semisync_")},
+        "only with semisynchronous replication",
+    ),
+    "replication_heartbeat_lag_seconds": "only if sql.heartbeat_table is set (tests/live/test_state.py)",
+    "super_read_only": "MySQL 5.7.8 and newer",
     **dict.fromkeys(
         (
             "flush_average_pages",
@@ -62,10 +86,14 @@ NOT_EXPORTED = {
 
 @dataclass(frozen=True)
 class Seen:
-    """A Prometheus, and the Unix time from which it has data of the servers under load."""
+    """A Prometheus server, and the Unix time from which it has data about the servers under load.
+
+    The backfilled series end at ``backfilled``.
+    """
 
     prometheus: Prometheus
     began: float
+    backfilled: int
 
     def empty(self, targets: Iterable[Target], expected: Collection[str], **chosen: str) -> set[str]:
         """Return the queries without data as soon as all of them are ``expected``, or after a timeout."""
@@ -99,6 +127,18 @@ class Seen:
         """Return the series with their last values, even if the last scrape was late."""
         return self.prometheus.instant(f"last_over_time({selector}[1m])", time.time())
 
+    def until_found(self, query: str) -> list[dict[str, Any]]:
+        """Return the result of a query as soon as there is one.
+
+        Until then, the last scrape may have been late, or the incident may still be in progress.
+        """
+        return until(
+            lambda: self.prometheus.instant(query, time.time()),
+            lambda: f"no result: {query}",
+            within_s=_PATIENCE_S,
+            every_s=1,
+        )
+
     def _has_data(self, target: Target, **chosen: str) -> bool:
         """Return whether the panel would draw something. NaN is not drawn."""
         query = grafana.filled(target.expr, interval=INTERVAL, **chosen)
@@ -116,9 +156,10 @@ def seen() -> Iterator[Seen]:
         folder = Path(name)
         folder.chmod(0o755)  # the agent runs as nobody, and reads the status of changes there
         patch.setenv("INNOSCOPE_RUN", str(folder))
-        backfill(folder, int(time.time()) - EARLIER_S)
+        backfilled = int(time.time()) - EARLIER_S
+        backfill(folder, backfilled)
         with scene(folder) as prometheus:
-            yield Seen(prometheus, time.time())
+            yield Seen(prometheus, time.time(), backfilled)
 
 
 def test_every_query_has_data(seen: Seen) -> None:
@@ -127,7 +168,7 @@ def test_every_query_has_data(seen: Seen) -> None:
 
 def test_queries_of_one_server_have_data_when_it_is_selected(seen: Seen) -> None:
     """Check that the data do not come from the other servers in the scene."""
-    boards = ("innoscope-server", "innoscope-dirty-page", "innoscope-contention")
+    boards = tuple(f"innoscope-{name}" for name in ("server", "dirty-page", "contention", "replication"))
     targets = [target for target in grafana.targets() if target.dashboard in boards]
     expected = {query for query in (*NOT_HERE, *NOT_OF_BUSY) if query.startswith(boards)}
 
@@ -135,7 +176,7 @@ def test_queries_of_one_server_have_data_when_it_is_selected(seen: Seen) -> None
 
 
 def test_every_query_has_data_in_the_backfilled_series(seen: Seen) -> None:
-    earlier = int(time.time()) - EARLIER_S - 120
+    earlier = seen.backfilled - 120
     for target in grafana.targets():
         if "server:" in target.expr or "instance:" in target.expr or "server_" in target.expr:
             continue  # recording rules have no data from before Prometheus started
@@ -170,14 +211,25 @@ def _offered(seen: Seen, definition: str) -> set[str]:
     return {one["metric"][label] for one in found}
 
 
+def test_annotations_mark_the_start_the_toggle_and_the_incident(seen: Seen) -> None:
+    [board] = [one for one in grafana.dashboards().values() if one["uid"] == "innoscope-server"]
+    marks = {one["name"]: grafana.filled(one["target"]["expr"], job="innoscope", server=BUSY_NAME)
+             for one in board["annotations"]["list"]}  # fmt: skip
+    for name in ("Restarts", "Toggles", "Incidents"):
+        [found] = seen.until_found(marks[name])
+        assert time.time() - 600 < float(found["value"][1]) / 1000 < time.time(), name
+
+
 def test_fleet_dashboard_shows_the_unreachable_server(seen: Seen) -> None:
     failing = seen.lately(f'innoscope_sql_up{{server="{DOWN_NAME}"}}')
 
     assert [one["value"][1] for one in failing] == ["0"]
+    states = seen.lately(f'server:innoscope_state:score{{server="{DOWN_NAME}"}}')
+    assert [one["value"][1] for one in states] == ["220"]
     table = next(
         panel for panel in grafana.panels(grafana.dashboards()["innoscope-fleet"]) if panel["type"] == "table"
     )
-    assert table["options"]["sortBy"] == [{"displayName": "stalled threads", "desc": True}]
+    assert [one["displayName"] for one in table["options"]["sortBy"]] == ["state", "stalled threads"]
 
 
 def test_recording_rules_are_healthy(seen: Seen) -> None:

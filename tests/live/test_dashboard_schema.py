@@ -1,4 +1,4 @@
-"""Test that the dashboards' JSON conforms to Grafana's types, and that the mixin contains all dashboards."""
+"""Test that the dashboards' JSON conforms to Grafana's types, and that the mixin contains all files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 import grafana
 from generate import dashboards
+from generate.__main__ import mixin_rules
 from npm import package
 from servers import ensure_commands
 
@@ -35,7 +36,7 @@ OPTIONS = (
 
 @pytest.fixture(scope="module")
 def compiler(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with both packages in node_modules."""
+    """Return a directory with both packages in node_modules."""
     home = tmp_path_factory.mktemp("schema")
     for (name, version), integrity in PACKAGES.items():
         place = home / "node_modules" / name
@@ -83,10 +84,15 @@ def test_wrong_options_and_types_are_rejected(compiler: Path, tmp_path: Path) ->
     assert found == set(range(len(errors))), text
 
 
-def test_the_mixin_contains_all_dashboards() -> None:
+@pytest.mark.parametrize(
+    ("field", "expected"),
+    [("grafanaDashboards", dashboards()), *mixin_rules().items()],
+    ids=["grafanaDashboards", *mixin_rules()],
+)
+def test_the_mixin_contains_all_dashboards_alerts_and_rules(field: str, expected: object) -> None:
     ensure_commands("jsonnet")
-    command = ["jsonnet", "--exec", "(import 'dashboards/mixin.libsonnet').grafanaDashboards"]
+    command = ["jsonnet", "--exec", f"(import 'dashboards/mixin.libsonnet').{field}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == dashboards()
+    assert json.loads(done.stdout) == expected

@@ -1,4 +1,4 @@
-"""Test that the examples in README.md and docs/ run as written, and print what the page shows."""
+"""Test that the commands in README.md and docs/ run, and that they print what the page shows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EXAMPLES = sorted(
 
 
 class Stage:
-    """One scene at a time: its server, its load and a working folder."""
+    """The server and the loads of the current scene, and a working directory."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -63,7 +63,7 @@ class Stage:
         )
 
     def _agent(self, server: Server) -> tuple[int, int]:
-        sensing = self._stack.enter_context(Sensing("--no-probes"))
+        sensing = self._stack.enter_context(Sensing("--no-probes", only=[server]))
         agent = self._stack.enter_context(Running(server, sensor=sensing.path))
         ended = threading.Event()
 
@@ -78,7 +78,7 @@ class Stage:
         return agent.pid, sensing.pid
 
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
-        """Run the command in a shell without a terminal, with separate folders for Innoscope's files."""
+        """Run the command in a shell without a terminal, with separate directories for Innoscope's files."""
         places = {
             f"INNOSCOPE_{name}": str(self.folder / name.lower()) for name in ("RUN", "STATE", "SYMBOLS")
         }

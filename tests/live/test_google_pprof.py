@@ -11,9 +11,9 @@ import pytest
 import googlepprof
 import pprofile
 from innoscope.sampling.engine import Engine
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.profile.report import report as profile_report
-from innoscope.sampling.profile_history import ProfileHistory, Stack
+from innoscope.sampling.profile_history import ClassifiedStack, ProfileHistory
 from innoscope.sampling.profile_history import report as store_report
 from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
@@ -32,7 +32,7 @@ SECONDS = 1.5
 
 
 @pytest.fixture(scope="module")
-def reports() -> Iterator[dict[str, Report]]:
+def reports() -> Iterator[dict[str, StackReport]]:
     """Yield one report of each kind, all from one server under a mixed load."""
     with Server("mysql-5.6.24") as server, RowLock(server, 20), Oltp(server, 2):
         target = find_one(server.pid)
@@ -41,7 +41,7 @@ def reports() -> Iterator[dict[str, Report]]:
             snapshots.append(engine.take_snapshot())
             history.add(snapshots[-1].taken_at, _folded(snapshots[-1]), snapshots[-1].duration_ms)
             time.sleep(0.05)
-        one = Report(target)
+        one = StackReport(target)
         one.add(snapshots[-1])
         yield {
             "dump": one,
@@ -51,13 +51,17 @@ def reports() -> Iterator[dict[str, Report]]:
         }
 
 
-def _folded(snapshot: Snapshot) -> Counter[Stack]:
+def _folded(snapshot: Snapshot) -> Counter[ClassifiedStack]:
     """Return the stacks of a snapshot with their counts, as the sensor counts them."""
-    return Counter(Stack.of(thread.wait, thread.trust, thread.frames) for thread in snapshot.threads)
+    return Counter(
+        ClassifiedStack.of(thread.wait, thread.trust, thread.frames) for thread in snapshot.threads
+    )
 
 
 @pytest.mark.parametrize("kind", ["dump", "store", "on-CPU", "off-CPU"])
-def test_google_pprof_reports_the_same_counts(kind: str, reports: dict[str, Report], tmp_path: Path) -> None:
+def test_google_pprof_reports_the_same_counts(
+    kind: str, reports: dict[str, StackReport], tmp_path: Path
+) -> None:
     ours = reports[kind]
     file = tmp_path / "profile.pb.gz"
     file.write_bytes(encode(ours, "pprof"))
@@ -73,7 +77,7 @@ def test_google_pprof_reports_the_same_counts(kind: str, reports: dict[str, Repo
     assert pprofile.parse(file.read_bytes()).total == total  # the tests' own parser
 
 
-def _leaves(report: Report) -> tuple[Counter[str], int]:
+def _leaves(report: StackReport) -> tuple[Counter[str], int]:
     """Return the count of each innermost function, and the sum of these counts, from the folded format."""
     found: Counter[str] = Counter()
     for line in encode(report, "folded").decode().splitlines():

@@ -1,8 +1,8 @@
-"""The history's shares equal performance_schema's where these are right, otherwise the scheduler's.
+"""Test that the history's shares match performance_schema where it is accurate, and the scheduler elsewhere.
 
 A mix of four kinds of statements runs for ten minutes. The history's shares by statement are compared with
 events_statements_summary_by_digest. Its shares by wait class are compared with an off-CPU profile, whose
-times are those of the scheduler, and with a sampler of events_waits_current.
+times come from the scheduler, and with a sampler of events_waits_current.
 """
 
 from __future__ import annotations
@@ -34,12 +34,10 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 MIX_S = 600
-#: Maximum difference of a share from the share by the other source.
+#: Maximum difference between the history's share and the other source's.
 POINTS = 0.03
-#: The agent fetches samples every 10 s.
-FETCHED_S = 11
 LATCHES = "mutex or rwlock"
-#: What a wait event shows, by the beginning of its name.
+#: The activity that a wait event indicates, keyed by the beginning of the event's name.
 EVENTS = {
     "wait/io/table/": "row lock",  # the handler call in which the thread waits
     "wait/lock/metadata/": "metadata lock",
@@ -75,7 +73,7 @@ FROM performance_schema.events_statements_summary_by_digest GROUP BY DIGEST_TEXT
 
 
 class WaitSampler(threading.Thread):
-    """Samples events_waits_current once per second, like tools that have no other source.
+    """A sampler that reads events_waits_current once per second, like tools that have no other source.
 
     ``as_shown`` counts the latest wait of each active thread; ``unfinished`` only waits that have not ended.
     """
@@ -117,7 +115,7 @@ def _activity(event: str | None) -> str:
 
 @dataclass(frozen=True)
 class Observed:
-    """The seconds of the mix according to each source, by statement or by activity."""
+    """What each source measured while the mix of statements ran."""
 
     by_digest: dict[str | None, float]
     by_wait: dict[str, float]
@@ -146,7 +144,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         cores = (_cpu_seconds(server.pid) - used) / (time.time() - begun)
         sampler.stop()
         summary = {text: float(seconds) for text, seconds in server.sql(_SUMMARY)}
-        time.sleep(FETCHED_S)
+        agent.until_recorded()
         agent.terminate()
         yield Observed(
             _seconds(agent.history, "digest", "text"),
@@ -192,7 +190,7 @@ def _shares(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 def _named(shares: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of the mix's statements by name; the others are locks and queries of the agent."""
+    """Return the shares of the mix's statements by name. Omit statements that hold locks, and the agent's."""
     return {name: shares.get(text, 0) for name, text in TEXTS.items()}
 
 
@@ -206,7 +204,7 @@ def _table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
 def test_shares_by_digest_are_those_of_performance_schema(observed: Observed) -> None:
     """Compare the samples that have a statement.
 
-    The others are threads that were ready to run but had not begun to execute a new command.
+    Samples without a statement come from threads that were ready to run but had not begun a new command.
     """
     known = {text: seconds for text, seconds in observed.by_digest.items() if text is not None}
     history, server = _named(_shares(known)), _named(_shares(observed.summary))

@@ -1,4 +1,4 @@
-"""Owners of InnoDB's rw-locks in memory are the threads that SHOW ENGINE INNODB STATUS names."""
+"""Test that the rw-lock owners read from memory are those that SHOW ENGINE INNODB STATUS names."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.futexes import Wait
 
-#: Threads that insert into the same indexes, and the number of owners to compare.
-CLIENTS, ENOUGH = 24, 200
-SECONDS = 60
+#: Number of threads that insert into the same indexes.
+CLIENTS = 24
+#: Minimum number of owners to compare.
+ENOUGH = 200
+SECONDS = 240
 OPTIONS = {"innodb_sync_spin_loops": 0, "innodb_flush_log_at_trx_commit": 0}
 #: An rw-lock in the section SEMAPHORES: address, file, writer, its mode and, since 8.0, the only reader.
 LOCK = re.compile(
@@ -72,7 +74,7 @@ def _waits(server: Server, locks: layout.LockLayout) -> set[Wait]:
 
 
 def _sleeps(server: Server) -> dict[int, int]:
-    """Return each sleeping thread's count of voluntary context switches, which numbers its sleeps."""
+    """Return each sleeping thread's count of voluntary context switches, which identifies the sleep."""
     found = {}
     for task in Path(f"/proc/{server.pid}/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has exited

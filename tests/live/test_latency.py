@@ -1,4 +1,4 @@
-"""The latency profile finds the wait class that makes p99 slow, in incidents whose cause is known."""
+"""Test that the latency profile finds the wait class that raises p99, in incidents with a known cause."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SERVERS: Final = ("mysql-5.6.24", "mysql-8.0.31", "mariadb-11.4.5")
 SECONDS: Final = 8.0
 MS: Final = 1e6
-#: The tests' servers execute more statements per second than the default budget of two CPUs allows.
+#: Probe overhead budget. With the default, the profile would be refused, because the test servers execute too
+#: many statements per second for two CPUs.
 BUDGET: Final = 0.25
 #: Statements per second that do not wait, so that the mean is low.
 FAST: Final = 300
@@ -42,8 +43,9 @@ SHARE: Final = 0.8
 LAZY: Final = ("--innodb-flush-log-at-trx-commit=0",)
 #: Wait classes of a commit: a client flushes the redo log, and others wait for it or for a log thread.
 COMMIT: Final = ("fsync_redo", "redo_write_wait", "group_commit")
-#: Clients that write, and the limit on writes per second (0: none), so that statements wait for a checkpoint.
-#: On a slow device, MariaDB's statements wait for the latches of pages that the page cleaner is writing.
+#: Number of clients that write, and the limit on writes per second (0: none), so that statements wait for a
+#: checkpoint. On a slow device, MariaDB's statements wait for the latches of pages that the page cleaner is
+#: writing.
 STALL: Final = {"mysql-5.6.24": (4, 300), "mysql-8.0.31": (4, 300), "mariadb-11.4.5": (16, 0)}
 REDO_LOG: Final = {
     "mysql-5.6.24": ("--innodb-log-file-size=2M",),
@@ -70,7 +72,7 @@ def excess(result: LatencyResult, *waits: str) -> float:
 
 
 def check(result: LatencyResult) -> Breakdown:
-    """Check what holds for every profile, and return its breakdown."""
+    """Check properties that every profile must have, and return the breakdown."""
     found = result.overall
     assert found is not None
     assert result.error is None
@@ -88,7 +90,7 @@ def worst(result: LatencyResult) -> str:
 
 @contextmanager
 def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Run ``work`` in a thread while the block runs. It must return soon after the event is set."""
+    """Run ``work`` in a thread while the block runs. ``work`` must return soon after the event is set."""
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,))
     thread.start()
@@ -178,7 +180,7 @@ def test_checkpoint_stall(name: str) -> None:
 
 @pytest.mark.parametrize("name", few(SERVERS, "mysql-8.0.31", reason="prepared statements on mysql-8.0.31"))
 def test_prepared_statements_have_digests(name: str) -> None:
-    """sysbench prepares its statements. Half of those in a transaction select a row by its primary key."""
+    """Use sysbench, which prepares its statements. Half of them select a row by its primary key."""
     with Server(name, options=LAZY) as server, Oltp(server, 2):
         result = profile(server, seconds=4, budget=1)
         check(result)

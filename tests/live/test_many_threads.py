@@ -1,6 +1,6 @@
 """Test a server with more threads than one snapshot copies.
 
-No thread is missing, cut stacks are marked, and memory does not grow.
+No thread may be missing, cut stacks must be marked, and memory must not grow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Holders of metadata locks are read from the memory of stripped servers, even if SQL is refused."""
+"""Test that metadata lock holders are read from the memory of stripped servers, even if SQL is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from live.blocker_scenes import SCENES, WAITERS
 from safety.command import innoscope
 from scale import count, few
 from servers import Server
-from waiting import until
+from waiting import until, until_asleep
 from workloads import Idle
 from workloads.crowd import Crowd
 
@@ -28,19 +28,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.memory.locks.futexes import Wait
-    from innoscope.memory.locks.sessions import Session
+    from innoscope.memory.locks.sessions import ServerSession
 
 NAMES = few(
     ["mysql-5.7.22", "mysql-8.0.31", "mysql-9.7"], "mysql-5.7.22", "mysql-8.0.31", reason="as on 8.0.31"
 )
 TOO_MANY_CONNECTIONS, FOUND = 1040, 18
-#: Repeats of each scene, and clients and comparisons while a lock passes from client to client.
-REPEATS, CLIENTS, ENOUGH = count(quick=3, full=20), 6, count(quick=50, full=200)
-HOLD_S, SECONDS = 0.02, 120
+#: Number of times that each scene is repeated.
+REPEATS = count(quick=3, full=20)
+#: Number of clients that take a lock one after another.
+CLIENTS = 6
+#: Minimum number of comparisons while the lock passes from client to client.
+ENOUGH = count(quick=50, full=200)
+#: Seconds for which a client holds the lock: longer than a read takes, even on a busy host.
+HOLD_S = 0.05
+SECONDS = 120
 
 
 class Reader:
-    """Reads connections and metadata locks in the same way as ``diagnose``."""
+    """A reader of connections and metadata locks that works in the same way as ``diagnose``."""
 
     def __init__(self, server: Server) -> None:
         self._pid = server.pid
@@ -48,7 +54,7 @@ class Reader:
         self._layout = layout.learn(find_one(pid=server.pid))
         assert not {"sessions", "metadata"} & self._layout.why.keys(), self._layout.why
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[ServerSession]:
         assert self._layout.sessions is not None
         threads = {int(task.name) for task in Path(f"/proc/{self._pid}/task").iterdir()}
         return sessions.read(self._memory, self._layout.sessions, threads)
@@ -104,7 +110,7 @@ HOLDS = {
 def _no_connection_left(server: Server) -> Iterator[None]:
     """Use up all connections, including the one reserved for SUPER.
 
-    The control connection stays open: once the server noticed that it was closed, a slot would be free.
+    The control connection stays open, because closing it would free a slot.
     """
     with contextlib.ExitStack() as stack:
         control = stack.enter_context(contextlib.closing(server.connect()))
@@ -137,13 +143,14 @@ def test_diagnose_names_the_holder_while_the_server_refuses_sql(server: Server, 
 def test_only_the_holder_is_named_in_each_repeat(server: Server, kind: str) -> None:
     for _ in range(REPEATS):
         with HOLDS[kind](server) as holder:
+            until_asleep(server.pid)
             found = Reader(server).holders()
             assert len(found) >= WAITERS
             assert all(one == {holder} for one in found), (found, holder)
 
 
 def test_nobody_is_named_if_nobody_waits(server: Server) -> None:
-    """Transactions hold metadata locks, and other connections run statements and connect."""
+    """Hold metadata locks in transactions while other connections run statements and connect."""
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY) ENGINE=InnoDB")
         with Crowd(server, 20, idle.database, ("BEGIN", "SELECT * FROM t1")):
@@ -155,7 +162,7 @@ def test_nobody_is_named_if_nobody_waits(server: Server) -> None:
 
 
 def test_all_of_many_connections_are_read(server: Server) -> None:
-    """The server keeps the first connections in a fixed array, and allocates another array for more."""
+    """Open more connections than fit into MySQL's preallocated arrays (THD_array, mysqld_thd_manager.h)."""
     with Idle(server, 700) as idle:
         connected = set(idle.connection_ids())
         assert len(connected) >= 700
@@ -163,7 +170,7 @@ def test_all_of_many_connections_are_read(server: Server) -> None:
 
 
 class _Passing:
-    """Clients that lock one table in turn. ``holder`` is the client that is known to hold it."""
+    """Clients that lock one table, one after another. ``holder`` is the one that certainly holds the lock."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.holder: tuple[int, int] | None = None
@@ -194,7 +201,7 @@ class _Passing:
 
 
 def test_no_wrong_holder_is_named_while_a_lock_passes_from_client_to_client(server: Server) -> None:
-    """Compare if the same client held the lock before and after it was read."""
+    """Compare only if the same client held the lock before and after the lock was read."""
     compared = 0
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY) ENGINE=InnoDB")

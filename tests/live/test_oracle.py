@@ -41,7 +41,7 @@ def _exact(snapshot: RawSnapshot) -> dict[int, Stack]:
 
 
 class Comparison:
-    """Compare Innoscope's stacks with those of an oracle (gdb or eu-stack)."""
+    """A comparison of Innoscope's stacks with those of an oracle (gdb or eu-stack)."""
 
     def __init__(self, process: Process, pid: int) -> None:
         self._space = AddressSpace(pid)

@@ -8,7 +8,7 @@ from live.probe_selftest import FLOOR, compare
 from scale import few
 from servers import ADDED, NAMES
 
-#: Servers whose InnoDB functions have no symbols; only probes on the C library are attached.
+#: Servers whose InnoDB functions have no symbols. Of the compared probes, only those on the C library attach.
 NAMELESS = {"mariadb-10.5", "mariadb-10.11"}
 
 

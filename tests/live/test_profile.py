@@ -14,8 +14,8 @@ from innoscope.sampling.profile.report import report
 from innoscope.sampling.profile.run import run
 from innoscope.sampling.render import encode
 from innoscope.target.discover import find_one
-from live.profiling import Perf, check_sums, is_complete, on_cpu, same_top, schedstat, self_shares
-from scale import count, few, long
+from live.profiling import Perf, check_complete, check_sums, on_cpu, same_top, schedstat, self_shares
+from scale import few, long, repetitions
 from servers import Server
 from workloads import Burn, Fsync, Oltp, RowLock
 
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from live.profiling import Schedstat
 
 SECONDS = 3.0
-#: Number of consecutive off-CPU profiles under each load.
-REPEATS = count(quick=1, full=3)
+#: Number of consecutive off-CPU profiles without load and under each load.
+REPEATS = repetitions(quick=1, full=3)
+#: Maximum seconds of a test, including the start of the server and the evaluation of each profile.
+TIMEOUT_S = 120 + 3 * REPEATS * 4 * SECONDS
 CLIENTS = 16
 _SOUND = {Trust.EXACT, Trust.ON_CPU}
 #: Expected waits of a client that commits single rows.
@@ -48,6 +50,7 @@ def _waits(profile: Profile, tids: set[int]) -> Counter[str]:
     return waits
 
 
+@pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize(
     "name", few(("mysql-5.6.24", "mariadb-11.4.5"), "mysql-5.6.24", reason="the kernel is the same")
 )
@@ -63,7 +66,7 @@ def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
             for _ in range(REPEATS):
                 profile, before, after = _profiled(server)
                 check_sums(profile, before, after)
-                assert is_complete(profile, _SOUND)
+                check_complete(profile, _SOUND)
                 waits = _waits(profile, set(before) - own)
                 committing = sum(waits[wait] for wait in _COMMITTING)
                 assert committing > 0.5 * (waits.total() - waits[RUNNABLE]), waits
@@ -73,13 +76,13 @@ def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
             for _ in range(REPEATS):
                 profile, before, after = _profiled(server)
                 check_sums(profile, before, after)
-                assert is_complete(profile, _SOUND)
+                check_complete(profile, _SOUND)
                 waits = _waits(profile, set(before))
                 assert waits["row_lock"] / 1e6 == pytest.approx(CLIENTS * profile.seconds, rel=0.05), waits
 
 
 def test_cpu_profile_agrees_with_perf() -> None:
-    """Check that functions have the same shares as in perf's profile of the same time.
+    """Check that functions have the same shares as in perf's profile of the same period.
 
     Stacks must be complete.
     """

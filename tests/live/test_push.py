@@ -80,13 +80,13 @@ def test_pushed_profiles_equal_what_the_agent_serves(scene: Scene) -> None:
 
 
 def _check_served(agent: Running, got: list[Received]) -> None:
-    """Check that each snapshot of the time covered by these pushes was pushed exactly once.
+    """Check that each snapshot in the period that these pushes cover was pushed exactly once.
 
     The number of threads in each wait class must equal the number in the profile that the agent serves.
     """
     begin = min(one.profile.time_nanos for one in got) / 1e9
     end = max(one.profile.time_nanos + one.profile.duration_nanos for one in got) / 1e9
-    status, body = agent.get(f"/api/stacks?format=pprof&from={begin - 0.1:.3f}&to={end + 0.1:.3f}")
+    status, body = agent.get(f"/api/stacks?format=pprof&from={begin - 0.001:.3f}&to={end + 0.001:.3f}")
     assert status == 200
     served = pprofile.parse(body)
     pushed = sum((one.profile.by_label("wait") for one in got), start=served.by_label("none"))

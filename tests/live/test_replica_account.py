@@ -24,7 +24,7 @@ SECONDS = 2
 #: Error number of ER_DUP_ENTRY.
 DUPLICATE = 1062
 
-pytestmark = long("tests/unit/test_replication_threads.py has the rules; test_account.py has the privileges")
+pytestmark = long("tests/unit/test_replication_threads.py tests the rules; test_account.py, the privileges")
 
 
 def _findings(server: Server, option_file: Path) -> tuple[list[str], dict[str, Any]]:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pytest
 
 from innoscope.sampling.model import Trust
 from servers import NAMES, Keeper
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,10 +55,7 @@ def spinner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Pat
     process = subprocess.Popen([folder / "spinner", shared, str(SPINNERS)], start_new_session=True)
     keeper.watch(process.pid)
     try:
-        deadline = time.monotonic() + 10
-        while shared.read_bytes()[4] != 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: shared.read_bytes()[4] == 1)
         yield process.pid, shared
     finally:
         process.kill()

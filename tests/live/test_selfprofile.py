@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from servers import Server
 
 HOGGING = (sys.executable, str(Path(__file__).parents[1] / "safety" / "hogging_main.py"))
-#: The shortest window allowed for the CPU budget. The hog exceeds the budget in it even on a busy machine.
+#: The shortest window allowed for the CPU budget. The hog exceeds the budget even on a busy machine.
 WINDOW_S = 10
 QUICKLY = f"cpu_budget = 0.01\nwindow_seconds = {WINDOW_S}"
 WARNING = "CPU budget exceeded"
@@ -37,8 +37,8 @@ PATIENCE_S = 60
 @pytest.fixture(scope="module")
 def scene(server: Callable[[str], Server]) -> Iterator[tuple[Running, Sensing]]:
     """Yield an agent that continuously serves pages, and its sensor."""
-    ended = threading.Event()
-    with Sensing("--no-probes") as sensing, Running(server("mysql-5.6.24"), sensor=sensing.path) as agent:
+    ended, one = threading.Event(), server("mysql-5.6.24")
+    with Sensing("--no-probes", only=[one]) as sensing, Running(one, sensor=sensing.path) as agent:
 
         def request() -> None:
             while not ended.is_set():

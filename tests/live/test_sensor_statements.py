@@ -1,4 +1,4 @@
-"""The sensor's snapshots contain the statements of busy threads, without literals."""
+"""Test that the sensor's snapshots contain the statements of busy threads, without literals."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from innoscope.common.workers import Workers
 from innoscope.metrics.collectors.waits import WaitsCollector, open_with_statements
 from innoscope.target.digests import digest
 from innoscope.target.discover import find_one
+from live.row_lock_waits import until_waiting
 from safety.sensing import Sensing, outcome
 from scale import few
 from servers import ADDED, NAMES, TRIED, Server
-from waiting import until
+from waiting import until, until_asleep
 from workloads import Crowd, Idle
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ def _busy(server: Server) -> Iterator[dict[int, str]]:
             crowd.send(statement)
             expected |= dict.fromkeys(crowd.ids, statement)
         until(lambda: len(_running(server)) == len(expected), lambda: _running(server))
+        until(lambda: len(idle.listed("STATE = 'User sleep'")) == SLEEPERS)
+        until_waiting(idle, WAITERS)
+        until_asleep(server.pid)
         yield expected
 
 
@@ -69,7 +73,7 @@ def _running(server: Server) -> list[int]:
 
 
 class Recording:
-    """A source that stores the snapshots of the sensor's source."""
+    """A wrapper around the sensor's statement source that stores its snapshots."""
 
     def __init__(self, source: StatementSource) -> None:
         self.source = source
@@ -129,8 +133,8 @@ def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:
             assert SECRET not in sensing.log
         assert "statements are read from memory" in sensing.log
         reply = sensing.until(server, lambda reply: _value(reply, "statement_threads", "exact") == 0)
-        # Later snapshots overwrite the copies of the stacks, which may contain literals. Each one copies the
-        # server's own threads, more than 15.
+        # Later snapshots overwrite the copies of the stacks, which may contain literals. Each snapshot copies
+        # more than 15 of the server's own threads.
         copied = _value(reply, "thread_samples", "exact")
         sensing.until(server, lambda later: _value(later, "thread_samples", "exact") > copied + 100)
         found = _occurrences(sensing.pid, SECRET.encode())
@@ -139,7 +143,7 @@ def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:
 
 
 def _value(reply: ServerReply, metric: str, label: str) -> float:
-    """Return the value of a series about waits; -1 while the first snapshot is being taken."""
+    """Return a value from the waits collector; -1 while the first snapshot is being taken."""
     value = by_series(outcome(reply, "waits").samples).get((metric, (label,)), -1)
     assert not isinstance(value, Histogram)
     return value

@@ -1,4 +1,4 @@
-"""Digests have the texts that servers compute for the same statements."""
+"""Test that digest texts equal those that servers compute for the same statements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers import Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: MySQL's error number for a syntax error: the server's digest then ends at the error.
+#: MySQL's error numbers for syntax errors: the server's digest then ends at the error.
 _SYNTAX_ERRORS: Final = frozenset({1064, 1149})
 _OPTIONS: Final = (
     "--performance-schema=ON",

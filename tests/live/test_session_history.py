@@ -1,4 +1,4 @@
-"""The active session history of a real server: the seconds of a lock convoy, and a full disk."""
+"""Test the active session history of a real server during a lock convoy and on a full disk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,8 @@ import pytest
 
 from innoscope import _native
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
+from live.row_lock_waits import waited_s
 from safety.agenting import Running
 from safety.command import innoscope
 from safety.sensing import Sensing
@@ -24,6 +24,7 @@ from workloads import RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 WAITERS = 25
 CONVOY_S = 12
@@ -36,7 +37,7 @@ def server() -> Iterator[Server]:
 
 
 def seconds(history: Path, table: str, by: str) -> dict[object, float]:
-    """Return the seconds by a column of a table."""
+    """Return the seconds in a table, grouped by a column."""
     paths = [part.file(table) for part in files.live_parts(history) if part.file(table).exists()]
     groups, _, _, failed = _native.history_group(
         table, paths, span=(0, 1 << 62), by=[by], filters=[], most_groups=1_000
@@ -49,12 +50,12 @@ def test_lock_convoy_has_the_seconds_of_the_metric(server: Server) -> None:
     with Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
         agent.until(lambda scrape: scrape.value("thread_seconds_total", wait="row_lock") is not None)
         with RowLock(server, WAITERS):
-            time.sleep(CONVOY_S)
+            agent.until(lambda scrape: waited_s(scrape) >= CONVOY_S * WAITERS, patience=60)
         # the threads have left the wait class, so the metric has its final value
         agent.until(lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == 0)
         total = agent.scrape().value("thread_seconds_total", wait="row_lock")
         assert agent.scrape().value("history_up") == 1
-        time.sleep(11)  # the agent fetches samples every 10 s
+        agent.until_recorded()
         agent.terminate()
         by_wait = seconds(agent.history, "samples", "wait")
         observed = seconds(agent.history, "snapshots", "server")
@@ -85,7 +86,7 @@ def small_disk() -> Iterator[Path]:
 
 def test_full_disk_is_reported_and_the_history_goes_on_when_there_is_space(small_disk: Path) -> None:
     clock = Clock()
-    store = HistoryStore(small_disk / "history", Bounds(part_rows=100), clock, clock)
+    store = HistoryStore(small_disk / "history", HistoryLimits(part_rows=100), clock, clock)
     store.prepare()
     other = small_disk / "other"
     other.write_bytes(bytes(200 << 10))

@@ -14,7 +14,7 @@ from servers import NAMES, SERVERS, Server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Servers whose settings are compared: all but the one that differs from another only by a plugin.
+#: Servers whose settings are compared: all but the Galera server, which is one of the others with a plugin.
 COMPARED = (*NAMES, *(name for name in SERVERS if name not in NAMES and "galera" not in name))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -51,6 +52,13 @@ STILL = {
     "Innodb_dblwr_pages_written": "doublewrite_pages",
     "Innodb_row_lock_waits": "row_lock_waits",
 }
+#: Values that must at some time be the same in memory and over SQL.
+ALWAYS_COMPARED = {"checkpoint_age_max_bytes", "redo_written_bytes", "buffer_pool_free_pages"}
+#: Minimum number of comparisons.
+ROUNDS = 20
+PATIENCE_S = 60
+#: The timeout of a login and of a statement. It is long, so that a busy host answers earlier.
+TIMEOUT_S = 2
 
 
 @pytest.fixture
@@ -113,9 +121,8 @@ def test_session_does_not_wait_for_locks(any_server: Server, collector: SqlColle
         cursor.execute("CREATE TABLE IF NOT EXISTS locked.t1 (a INT) ENGINE=InnoDB")
         cursor.execute("FLUSH TABLES WITH READ LOCK")
         try:
-            began = time.monotonic()
+            # a statement that waited for the lock would fail after lock_wait_timeout
             assert values(collector)["uptime_seconds"] >= 0
-            assert time.monotonic() - began < 1
         finally:
             cursor.execute("UNLOCK TABLES")
     session = collector._session
@@ -125,26 +132,38 @@ def test_session_does_not_wait_for_locks(any_server: Server, collector: SqlColle
     assert float(variables["long_query_time"]) == 3600
 
 
+def _as_in_memory(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with 0 as the oldest change if no page is dirty; MySQL then prints the current LSN.
+
+    log_buf_pool_get_oldest_modification in log0log.cc (5.6.24).
+    """
+    oldest = "redo_oldest_change_bytes"
+    return found | {oldest: 0} if found.get(oldest) == found["redo_written_bytes"] else found
+
+
 @pytest.mark.parametrize("name", ["mysql-5.5.9", "mysql-5.6.24", "mariadb-11.4.5"])
 def test_memory_has_the_same_values(name: str, server: Any) -> None:
-    """Compare values that do not change on an idle server, such as the computed checkpoint age limit."""
+    """Compare values that do not change on an idle server, such as the computed checkpoint age limit.
+
+    The server may still be busy with the work of earlier tests, such as purging the tables that they dropped.
+    """
     running = server(name)
     reader = MemoryReader(find_one(running.pid))
     collector = of(running)
     reader.read()
     collector.collect()
     compared: set[str] = set()
-    for _ in range(20):
-        before, by_sql, after = reader.read(), values(collector), reader.read()
-        still = {key for key in before if before[key] == after.get(key)}
-        for key in (still & by_sql.keys()) - compared:
-            if by_sql[key] == pytest.approx(before[key]):
-                compared.add(key)
-    wrong = {key: (before[key], by_sql[key]) for key in (still & by_sql.keys()) - compared}
+    deadline = time.monotonic() + PATIENCE_S
+    for number in itertools.count(1):
+        before, by_sql, after = reader.read(), _as_in_memory(values(collector)), reader.read()
+        still = {key for key in before if before[key] == after.get(key)} & by_sql.keys()
+        equal = {key for key in still if by_sql[key] == pytest.approx(before[key])}
+        compared |= equal
+        if number >= ROUNDS and compared >= ALWAYS_COMPARED and still <= compared:
+            break
+        different = {key: (before[key], by_sql[key]) for key in still - compared}
+        assert time.monotonic() < deadline, (different, ALWAYS_COMPARED - compared)
     collector.close()
-
-    assert wrong == {}
-    assert {"checkpoint_age_max_bytes", "redo_written_bytes", "buffer_pool_free_pages"} <= compared
 
 
 def test_server_that_ends_is_reported_as_gone() -> None:
@@ -159,7 +178,7 @@ def test_server_that_ends_is_reported_as_gone() -> None:
 
 def test_hung_server_causes_a_timeout() -> None:
     with Server("mysql-5.6.24") as server:
-        collector = of(server, timeout=0.3)
+        collector = of(server, timeout=TIMEOUT_S)
         collector.collect()
         os.kill(server.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, server.pid, os.WSTOPPED | os.WNOWAIT)  # waits until all threads are stopped
@@ -167,7 +186,7 @@ def test_hung_server_causes_a_timeout() -> None:
             began = time.monotonic()
             with pytest.raises(CollectorFailed) as caught:
                 collector.collect()
-            assert time.monotonic() - began < 0.6
+            assert time.monotonic() - began < 2 * TIMEOUT_S
         finally:
             os.kill(server.pid, signal.SIGCONT)
         assert caught.value.reason == "timeout"
@@ -175,7 +194,7 @@ def test_hung_server_causes_a_timeout() -> None:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """Yield a MariaDB server that supports TLS over TCP, and the folder of its certificate."""
+    """Yield a MariaDB server that supports TLS over TCP, and the directory of its certificate."""
     folder = tmp_path_factory.mktemp("tls")
     self_signed(folder)
     options = {"ssl_cert": str(folder / "cert.pem"), "ssl_key": str(folder / "key.pem")}

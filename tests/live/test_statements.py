@@ -1,4 +1,4 @@
-"""Statements from memory are those that the clients run, on every server, with and without symbols.
+"""Test that statements read from memory are those that the clients run, with and without symbols.
 
 The expected statements come from the clients' own logs and from the server's process list.
 """
@@ -21,6 +21,7 @@ from innoscope.memory.statements.attribution import Attribution
 from innoscope.memory.statements.layout import CONFIRMED, DECODED, DESCRIBED, learn
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
+from live.row_lock_waits import until_waiting
 from safety.command import innoscope
 from safety.privileges import without_bpf
 from scale import count, few
@@ -31,6 +32,8 @@ from workloads import Crowd, Idle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from innoscope.sampling.model import Snapshot
+
 ALL = [*NAMES, *ADDED, *TRIED]
 SERVERS = few(ALL, "mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11", reason="one server for each source")
 FOREVER, SLEEPERS, WAITERS, BURNERS = 100_000, 20, 20, 2
@@ -38,8 +41,10 @@ CLIENTS, SNAPSHOTS = 8, count(quick=100, full=1_000)
 WAITING = {"row_lock", "user_sleep"}
 #: Prefixes of the short statements that the connections execute before the statements that do not end.
 _PASSING = ("CALL", "SELECT 1", "PREPARE", "SET")
-#: Shorter than the statements of the clients in tests with changing statements.
+#: Snapshots that took at least this many seconds are not checked for missing statements: the clients'
+#: statements may be shorter than that.
 PROMPT_S = 0.01
+PATIENCE_S = 200
 SOURCES = {
     "mysql-5.5.9": DESCRIBED,
     "mysql-5.6.24": DESCRIBED,
@@ -64,7 +69,7 @@ def _connected(server: Server, database: str) -> Any:
 
 
 def _prepare(connection: Any, statement: str) -> None:
-    """Execute a statement without parameters and with one column, by the binary protocol. Read no result."""
+    """Execute a statement without parameters and with one column over the binary protocol; read no result."""
     connection._execute_command(COM_STMT_PREPARE, statement)
     number, columns = struct.unpack_from("<xIH", connection._read_packet()._data)
     for _ in range(columns + 1):
@@ -106,6 +111,9 @@ def _scene(server: Server) -> Iterator[dict[int, str]]:
             send(connection, statement)
             expected[int(connection.thread_id())] = statement
         until(lambda: expected.keys() == _in_place(server), lambda: _list(server))
+        asleep = len(expected) - WAITERS - BURNERS
+        until(lambda: len(idle.listed("STATE = 'User sleep'")) == asleep, lambda: _list(server))
+        until_waiting(idle, WAITERS)
         yield expected
 
 
@@ -208,7 +216,7 @@ class Client(threading.Thread):
                 mark = f"{self._number}.{number:07}"
                 statement = (
                     f"SELECT SLEEP(0.02), '{mark}'",
-                    f"UPDATE t1 SET b = b + 1 + SLEEP(0.005) WHERE a = 1 AND '{mark}' <> 'x'",
+                    f"UPDATE t1 SET b = b + 1 + SLEEP(0.02) WHERE a = 1 AND '{mark}' <> 'x'",
                     f"SELECT BENCHMARK(20000, CRC32('{mark}'))",
                     f"CALL p('{mark}')",
                 )[number % 4]
@@ -230,13 +238,16 @@ def test_no_statement_is_wrong_while_they_change(server: Server) -> None:
         clients = [Client(server, idle.database, number, ended) for number in range(CLIENTS)]
         for client in clients:
             client.start()
-        taken = []
+        taken: list[tuple[Snapshot, float, float]] = []
         try:
             source = Attribution(target, Engine(target), 4096)
-            for _ in range(SNAPSHOTS):
+            prompt, deadline = 0, time.monotonic() + PATIENCE_S
+            while prompt < SNAPSHOTS:
+                assert time.monotonic() < deadline, f"only {prompt} of {len(taken)} snapshots were prompt"
                 started = time.time()
                 snapshot = source.take_snapshot()
                 taken.append((snapshot, started, time.time()))
+                prompt += time.time() - started < PROMPT_S
                 time.sleep(0.01)
         finally:
             ended.set()
@@ -248,7 +259,7 @@ def test_no_statement_is_wrong_while_they_change(server: Server) -> None:
     wrong = []
     for snapshot, started, until_s in taken:
         for thread in snapshot.threads:
-            # On a busy host, a snapshot can take longer than these waits do.
+            # On a busy host, a snapshot can take longer than these waits.
             if thread.wait in WAITING and until_s - started < PROMPT_S:
                 waiting[thread.query is not None] += 1
             if thread.query is None or thread.query.connection_id not in logs:
@@ -268,7 +279,9 @@ def test_no_statement_is_wrong_while_they_change(server: Server) -> None:
 def _ran(text: str | None, log: Log, start: float, end: float, *, blocked: bool) -> bool:
     """Return whether the client executed this statement, or a procedure that contains it, between two times.
 
-    After its result was sent, a statement continues on the server, at most until the next one has a result.
+    Return True if the text is unknown.
+
+    A statement may still be executing after its result was sent, at most until the next one's result arrives.
     """
     if text is None:
         return True
@@ -278,7 +291,7 @@ def _ran(text: str | None, log: Log, start: float, end: float, *, blocked: bool)
 
 
 def _complete(log: Log) -> Log:
-    """Return the log with the time when the result of the next statement arrived."""
+    """Add to each entry the time at which the next statement's result arrived."""
     ends = [end for _, end, _ in log.values()]
     following = [*ends[1:], float("inf")]
     return {

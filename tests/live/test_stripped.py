@@ -75,7 +75,7 @@ def _judge(dump: dict[str, Any]) -> None:
     for function, threads in KNOWN.items():
         assert sum(function in _functions(thread) for thread in dump["threads"]) == threads, function
     assert named >= 0.99 * frames
-    assert not [note for note in dump["notes"] if "no name" in note]
+    assert not [note for note in dump["notes"] if "shown without names" in note]
     waits = [thread["wait"] for thread in dump["threads"]]
     assert (waits.count("user_sleep"), waits.count("row_lock")) == (SLEEPERS, WAITERS)
 
@@ -84,7 +84,7 @@ def test_one_note_has_the_remedy_without_a_debug_file(stripped: Stripped) -> Non
     dump = _stacks(stripped.pid)
 
     named, frames = _named(dump)
-    notes = [note for note in dump["notes"] if "no name" in note]
+    notes = [note for note in dump["notes"] if "shown without names" in note]
     assert named < 0.9 * frames
     assert dump["target"]["symbols"] == "dynsym"
     [note] = notes

@@ -1,11 +1,10 @@
-"""`innoscope history --by cause` charges a convoy's time to the statement of the connection at its head."""
+"""Test that `history --by cause` charges a convoy's time to the statement of the connection at its head."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -17,6 +16,7 @@ from safety.command import innoscope
 from safety.sensing import Sensing
 from scale import few
 from servers import Server
+from waiting import until
 from workloads import Idle
 from workloads.crowd import Crowd
 
@@ -24,15 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from safety.agenting import Scrape
+
 SERVERS = few(
     ["mysql-5.6.24", "mysql-8.0.31", "mariadb-11.4.5"],
     "mysql-5.6.24",
     reason="test_blocking_connections tests the others",
 )
-WAITERS, HOLD_S, FETCHED_S, SHARE = 20, 8, 11, 0.95
-#: The first two snapshots with statements find out where the C library stores the ids of threads.
-LEARNED_S: Final = 2.5
-#: The head of the first convoy executes for HOLD_S. That of the second is idle after a statement of 2.5 s.
+WAITERS, SHARE = 20, 0.95
+HOLD_S: Final = 8
+#: INNODB_TRX is refreshed only if it has not been read for 0.1 s.
+_REFRESHED_S: Final = 0.15
+#: The number of transactions that are waiting for a lock.
+_LOCKED: Final = "SELECT COUNT(*) FROM information_schema.INNODB_TRX WHERE trx_state = 'LOCK WAIT'"
+#: The head of the first convoy executes for HOLD_S. The head of the second is idle after 2.5 s of execution.
 EXECUTES = f"UPDATE t1 SET b = b + 1 WHERE a = 1 AND SLEEP({HOLD_S}) = 0"
 IDLES = "UPDATE t1 SET c = SLEEP(2.5) WHERE a = 2"
 
@@ -55,13 +60,20 @@ def _executing(server: Server, database: str) -> Iterator[None]:
             thread.join()
 
 
-def _convoys(server: Server) -> None:
+def _until_statements_are_known(server: Server, agent: Running) -> None:
+    """Wait until the sensor has read a statement. The first one reveals where thread ids are stored."""
+    with Crowd(server, 1, "information_schema") as client:
+        client.send(f"SELECT SLEEP({HOLD_S})")
+        agent.until(lambda scrape: scrape.value("statement_threads", trust="exact") == 1)
+
+
+def _convoys(server: Server, agent: Running) -> None:
     setup = ("SET SESSION innodb_lock_wait_timeout = 1000",)
     with Idle(server, 1) as idle:
         idle.sql(f"CREATE TABLE {idle.database}.t1 (a INT PRIMARY KEY, b INT, c INT) ENGINE=InnoDB")
         idle.sql(f"INSERT INTO {idle.database}.t1 VALUES (1, 0, 0), (2, 0, 0), (3, 0, 0)")
         with Crowd(server, WAITERS, idle.database, setup) as waiters, _executing(server, idle.database):
-            time.sleep(0.2)
+            until(lambda: idle.listed("STATE = 'User sleep'"))  # the statement has locked the row
             waiters.send("UPDATE t1 SET b = 2 WHERE a = 1")
         middle_setup = (*setup, "BEGIN", "UPDATE t1 SET b = 3 WHERE a = 3")
         with (
@@ -70,9 +82,15 @@ def _convoys(server: Server) -> None:
             Crowd(server, WAITERS, idle.database, setup) as waiters,
         ):
             middle.send("UPDATE t1 SET b = 4 WHERE a = 2")
-            time.sleep(0.2)
+            until(lambda: idle.sql(_LOCKED) == [(1,)], every_s=_REFRESHED_S)
             waiters.send("UPDATE t1 SET b = 5 WHERE a = 3")
-            time.sleep(HOLD_S)
+            begun = _waited(agent.scrape())
+            agent.until(lambda scrape: _waited(scrape) >= begun + WAITERS * HOLD_S)
+
+
+def _waited(scrape: Scrape) -> float:
+    """Return the seconds for which threads have waited for row locks."""
+    return scrape.value("thread_seconds_total", wait="row_lock") or 0.0
 
 
 def _groups(history: Path, by: str) -> list[dict[str, Any]]:
@@ -87,9 +105,9 @@ def test_row_lock_time_is_charged_to_the_heads_of_the_convoys(server: Server) ->
     target = find_one(pid=server.pid)
     with Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
         agent.until(lambda scrape: scrape.value("statements_up") == 1)
-        time.sleep(LEARNED_S)
-        _convoys(server)
-        time.sleep(FETCHED_S)  # the agent fetches samples every 10 s
+        _until_statements_are_known(server, agent)
+        _convoys(server, agent)
+        agent.until_recorded()
         agent.terminate()
         causes = _groups(agent.history, "cause,cause_state")
         objects = _groups(agent.history, "object")

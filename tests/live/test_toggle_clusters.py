@@ -1,4 +1,4 @@
-"""Test that toggles on a cluster's node warn of effects on other nodes, and do not remove the node."""
+"""Test that toggles on a cluster node warn of effects on other nodes, and do not make the node leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set and undo toggles with the engine, under a load that shows the effect of each toggle."""
+"""Test the effects of setting and undoing toggles with the toggle engine, on servers under load."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ DETECTING = few(
 )  # fmt: skip
 #: Servers that count this load's spin rounds: MariaDB counts none, and 9.7 only those of read-write locks.
 COUNTING_ROUNDS = ("mysql-5.5.9", "mysql-5.6.24")
-#: All servers. The quick suite uses only one, because test_toggle_sql.py sets every toggle on every server.
+#: All servers. The quick suite uses only a few, because test_toggle_sql.py sets every toggle on more of them.
 EVERY = (*NAMES, *ADDED)
 ONE = few(EVERY, "mysql-5.6.24", reason="the effect is shown on one server")
 ONE_OF_EACH = few(EVERY, "mysql-5.6.24", "mariadb-11.4.5", reason="one server of each flavour")
 DEADLOCK, TIMEOUT = 1213, 1205
 PATIENCE_S = 60
-#: Number of pages to read between switching read-ahead off and checking that it has stopped. It is more than
-#: an extent, because an extent may still be on its way.
+#: Number of pages to read between disabling read-ahead and checking that it has stopped: more than an extent,
+#: because the read-ahead of an extent may still be in flight.
 ON_ITS_WAY = 200
-#: TableScan's tables are 1.5 times as large as the pool.
+#: Number of pages in each of TableScan's tables, which are 1.5 times as large as the pool.
 TABLE_PAGES = 3 * POOL_PAGES // 2
 _SPINS = re.compile(r"^(?:Mutex spin waits|RW-\w+ spins) (\d+), rounds (\d+)", re.MULTILINE)
 
@@ -55,7 +55,7 @@ class Changed:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Changed]]:
-    """Return a function that starts the named server on first use, with a small buffer pool."""
+    """Yield a function that starts the named server on first use, with a small buffer pool."""
     ensure_packages(["gdb"])
     with ExitStack() as stack:
         started: dict[str, Changed] = {}
@@ -96,7 +96,7 @@ def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Chan
         assert entry.backend == "memory"
         assert shown(one.server, ["max_connections"]) == [50]
         one.changer.undo(entry)
-        fill(crowd, one.server)
+        assert not logs_in(one.server)
     assert until(lambda: logs_in(one.server))
     one.changer.undo(few)
     assert shown(one.server, ["max_connections"]) == [2500]
@@ -114,11 +114,11 @@ def test_deadlocks_time_out_without_detection(small: Callable[[str], Changed], n
 @pytest.mark.parametrize("name", COUNTING_ROUNDS)
 def test_spin_rounds_changes_the_rounds_per_wait(small: Callable[[str], Changed], name: str) -> None:
     one = small(name)
-    with UpdateStorm(one.server, 100) as storm:
-        with one.changer.changed("spin_rounds", "0"):
-            none = rounds_per_wait(storm)
-        with one.changer.changed("spin_rounds", "300"):
-            many = rounds_per_wait(storm)
+    # The load begins after the change: a thread that was preempted while it spun could add its rounds later.
+    with one.changer.changed("spin_rounds", "0"), UpdateStorm(one.server, 100) as storm:
+        none = rounds_per_wait(storm)
+    with one.changer.changed("spin_rounds", "300"), UpdateStorm(one.server, 100) as storm:
+        many = rounds_per_wait(storm)
     assert none == 0
     assert many > none
 
@@ -189,7 +189,7 @@ def execute(connection: Any, statement: str) -> None:
 
 
 def rounds_per_wait(load: Workload) -> float:
-    """Return the rounds per wait over 50 waits. First skip 20 waits, which may have begun earlier."""
+    """Return the spin rounds per wait over 50 waits. First skip 20 waits, which may have begun earlier."""
     wait_for = spins(load)[0] + 20
     assert until(lambda: spins(load)[0] >= wait_for)
     waits, rounds = spins(load)

@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.target.discover import find_one
 from innoscope.toggles.backends.memory import MemoryWriter
-from innoscope.toggles.model import Assignment, Backend, Setting
+from innoscope.toggles.model import Assignment, Backend, ToggledVariable
 from live.changing import shown
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from servers import Server
 
 VARIABLE = "innodb_sync_spin_loops"
-#: The stripped server has no InnoDB symbols, but Innoscope finds its table of system variables.
-SPIN_ROUNDS = Setting("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable=VARIABLE)
+#: A setting that can be located even on the stripped server, which has no InnoDB symbols, because Innoscope
+#: finds the server's table of system variables.
+SPIN_ROUNDS = ToggledVariable("srv_n_spin_wait_rounds", "unsigned", 8, (0, 100_000), variable=VARIABLE)
 
 
 @pytest.fixture

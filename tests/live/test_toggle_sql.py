@@ -1,4 +1,4 @@
-"""Set, read back and restore toggles over SQL on five servers; test clamping, privileges and full servers."""
+"""Set, read back and restore toggles over SQL on each server; test clamping, privileges and full servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog
 from innoscope.toggles.backends.sql import LockedOut, NoLogin, SqlWriter
@@ -19,23 +19,23 @@ from innoscope.toggles.model import (
     Assignment,
     Backend,
     ChangeFailed,
+    ChangeRefused,
+    ChangeStep,
     NotOnThisServer,
-    Refused,
-    Setting,
-    Step,
+    ToggledVariable,
     Writer,
     same,
 )
 from live.changing import ROOT, fill, other_value, shown
 from scale import few, long
-from servers import ADDED, NAMES, Server
+from servers import ADDED, NAMES, Server, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.toggles.model import Raw, Toggle
 
-#: Toggles that each server sets over SQL. Other toggles use memory, or are not supported.
+#: Toggles that MySQL 8.0 and newer set over SQL. Other toggles use memory, or are not supported.
 ALL = {
     "read_ahead", "read_ahead_linear", "read_ahead_random", "deadlock_detection", "spin_rounds", "spin_delay",
     "thread_concurrency", "adaptive_hash_index", "adaptive_flushing", "dirty_page_limit", "io_capacity",
@@ -131,8 +131,8 @@ def test_blocking_maximum_is_raised_and_restored(live_server: Server) -> None:
     assert shown(live_server, names) == before
 
 
-def step(writer: SqlWriter, name: str, new: Raw) -> Step:
-    return writer.prepare(Backend("sql", (Assignment(Setting(name)),)), (new,))[0]
+def step(writer: SqlWriter, name: str, new: Raw) -> ChangeStep:
+    return writer.prepare(Backend("sql", (Assignment(ToggledVariable(name)),)), (new,))[0]
 
 
 def test_clamped_value_is_detected(live_server: Server) -> None:
@@ -157,7 +157,7 @@ def test_clamped_value_is_detected(live_server: Server) -> None:
     ],
 )
 def test_refusal_has_a_reason(live_server: Server, name: str, new: Raw, error: str) -> None:
-    with SqlWriter(find_one(live_server.pid), ROOT) as writer, pytest.raises(Refused, match=error):
+    with SqlWriter(find_one(live_server.pid), ROOT) as writer, pytest.raises(ChangeRefused, match=error):
         writer.write(step(writer, name, new))
 
 
@@ -165,12 +165,12 @@ def test_missing_privilege_is_named_with_a_working_remedy(live_server: Server) -
     with closing(live_server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER toggler@localhost")
         try:
-            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+            with SqlWriter(find_one(live_server.pid), LoginOptions(user="toggler")) as writer:
                 change = step(writer, "max_connections", 2600)
-                with pytest.raises(Refused, match="may not change max_connections") as caught:
+                with pytest.raises(ChangeRefused, match="may not change max_connections") as caught:
                     writer.write(change)
             cursor.execute(caught.value.remedy)
-            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+            with SqlWriter(find_one(live_server.pid), LoginOptions(user="toggler")) as writer:
                 writer.write(change)
                 writer.write(replace(change, new=change.old))
         finally:
@@ -181,9 +181,9 @@ def test_denied_account_is_not_reported_as_locked_out(live_server: Server) -> No
     with closing(live_server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER toggler@localhost IDENTIFIED BY 'not empty'")
         try:
-            with SqlWriter(find_one(live_server.pid), Account(user="toggler")) as writer:
+            with SqlWriter(find_one(live_server.pid), LoginOptions(user="toggler")) as writer:
                 with pytest.raises(NoLogin, match="access denied") as caught:
-                    writer.prepare(Backend("sql", (Assignment(Setting("max_connections")),)), (None,))
+                    writer.prepare(Backend("sql", (Assignment(ToggledVariable("max_connections")),)), (None,))
                 assert not isinstance(caught.value, LockedOut)
         finally:
             cursor.execute("DROP USER toggler@localhost")
@@ -194,7 +194,7 @@ def test_another_process_on_the_same_socket_is_refused(live_server: Server) -> N
     earlier = replace(find_one(live_server.pid), pid=os.getpid())
     with (
         SqlWriter(earlier, ROOT) as writer,
-        pytest.raises(Refused, match=f"process {live_server.pid} answers"),
+        pytest.raises(ChangeRefused, match=f"process {live_server.pid} answers"),
     ):
         step(writer, "max_connections", 2600)
 
@@ -207,7 +207,7 @@ def test_full_server_is_reported_as_locked_out(name: str) -> None:
         target = find_one(server.pid)
         fill(stack, server)
         with SqlWriter(target, ROOT) as writer, pytest.raises(LockedOut, match="too many connections"):
-            writer.prepare(Backend("sql", (Assignment(Setting("max_connections")),)), (None,))
+            writer.prepare(Backend("sql", (Assignment(ToggledVariable("max_connections")),)), (None,))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_full_server_is_reported_as_locked_out(name: str) -> None:
 )
 def test_extra_port_is_used_when_the_server_is_full(name: str, options: dict[str, Any]) -> None:
     port = "admin_port" if "admin_address" in options else "extra_port"
-    settings = {"max_connections": 10, port: 33962, **options}
+    settings = {"max_connections": 10, port: free_port(), **options}
     with Server(name, options=settings) as server, ExitStack() as stack:
         target = find_one(server.pid)
         fill(stack, server)

@@ -1,4 +1,4 @@
-"""``innoscope top`` exits when its terminal is closed."""
+"""Test that ``innoscope top`` exits when its terminal is closed."""
 
 from __future__ import annotations
 

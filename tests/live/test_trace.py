@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 #: Call path by which a transaction's row locks get memory from the buffer pool.
 LOCK_PATH = ("lock_rec_lock", "lock_rec_create", "mem_heap_create_block", "buf_block_alloc")
 READ_PATH = ("buf_page_init_for_read",)
-#: Most blocks are allocated for pages, and few for locks. Two copies of the table allocate enough of both.
+#: Names of the copies of the table. Most blocks are allocated for pages, and only a few for locks. With
+#: two copies, the server allocates enough blocks for locks.
 COPIES = ("one", "two")
 _TENTH = 100_000_000  # ns
 #: Maximum seconds by which the trial slows down a call: two probe hits of half a microsecond each.
 _SLOWER_S = 1e-6
-#: Seconds between two readings of a counter.
+#: Seconds between two samples of a counter.
 _INTERVAL_S = 0.1
 POOL = (
     "--innodb-buffer-pool-size=8M",
@@ -88,7 +89,7 @@ def _share(document: dict[str, Any], path: tuple[str, ...]) -> float:
 
 @long("it takes half a minute; the tests below trace functions in make test")
 def test_callers_that_allocate_from_the_buffer_pool_are_found(old: Server) -> None:
-    """Use up the free blocks of a small buffer pool with a CREATE TABLE … SELECT."""
+    """Use up the free blocks of a small buffer pool with CREATE TABLE … SELECT."""
     function = "buf_LRU_get_free_block"
     with closing(old.connect()) as connection, connection.cursor() as cursor:
         _settle(old)
@@ -124,14 +125,14 @@ class _Scans(Cpu):
 
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Server]:
-    options = ("--innodb-adaptive-hash-index=OFF",)  # the hash index would avoid most page accesses
+    options = ("--innodb-adaptive-hash-index=OFF",)  # the adaptive hash index would avoid most page accesses
     with Server("mysql-5.6.24", options=options) as server, _Scans(server, 4):
         yield server
 
 
 @contextmanager
 def _rates(server: Server, variable: str) -> Iterator[list[float]]:
-    """Measure during the block how fast a status variable increases, per second, in each interval."""
+    """Measure a status variable's increase per second in each interval while the block runs."""
     rates: list[float] = []
     ended = threading.Event()
 
@@ -169,9 +170,9 @@ def test_hot_function_is_refused(busy: Server, function: str) -> None:
 
 
 def test_refusal_tells_the_rate_of_calls(busy: Server) -> None:
-    """Compare with a function that is called once for each row.
+    """Compare the rate of a function that is called once per row with the server's rate of row reads.
 
-    A trial takes so little time that other work on the host can make it slow, but not fast.
+    A trial is so short that other work on the host can lower the measured rate, but not raise it.
     """
     with _rates(busy, "Innodb_rows_read") as rates:
         trials = [innoscope("trace", "--pid", busy.pid, "row_search_for_mysql") for _ in range(3)]

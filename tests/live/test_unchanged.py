@@ -18,6 +18,7 @@ from innoscope._native import Process
 from innoscope.sampling.engine import Engine
 from innoscope.target.discover import find_one
 from servers import Keeper, Server
+from waiting import until_asleep
 from workloads import Idle, RowLock
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def test_later_snapshots_equal_a_first_one(name: str, method: str) -> None:
     with Server(name) as server, Idle(server, 30), RowLock(server, 10):
         target = find_one(server.pid)
         engine = Engine(target, method=method)
+        until_asleep(server.pid)
         for _ in range(SNAPSHOTS):
             late = _at_rest(engine.take_snapshot())
             assert late == _at_rest(Engine(target, method=method).take_snapshot())

@@ -17,6 +17,7 @@ from safety.command import innoscope
 from scale import few, long
 from servers import Server
 from servers.renamed import renamed
+from waiting import until_asleep
 from workloads import Idle, RowLock, Sleep
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def test_unknown_versions_have_no_wrong_class_and_no_false_calm(
     ):
         target = find_one(server.pid)
         assert target.version_text.startswith(case[2])
+        until_asleep(server.pid)
         snapshot = Engine(target).take_snapshot()
         waits = {thread.tid: thread.wait for thread in snapshot.threads}
         for load, wait in ((idle, "idle"), (sleep, "user_sleep"), (waiting, "row_lock")):

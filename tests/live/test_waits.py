@@ -49,7 +49,7 @@ def test_affected_threads_get_the_right_wait_class(observatory: Observatory, sub
 
     counted = tally(seen, subject, load)
     assert counted.total >= seen.snapshots * PLANS[load].connections * 0.9
-    assert seen.waits[expected(subject, load)] > 0
+    assert seen.waits[expected(subject, load)] > 0, seen.waits
     if COARSE.get((subject, load), FLOOR) <= counted.share < FLOOR:
         pytest.xfail(f"stripped: waits for page latches look like row locks ({counted.share:.1%} right)")
     assert counted.share >= FLOOR, seen.shown(set(seen.waits) - right(subject, load))

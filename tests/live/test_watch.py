@@ -11,8 +11,10 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,10 +33,11 @@ from workloads import Cpu, RowLock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 PATIENCE_S = 120
 BEFORE_S = 20
+#: Seconds until `watch` has taken its first snapshot, on a busy machine.
+FIRST_S = 10
 NAME = "under%20test"
 #: The bcrypt hash of ann's password, "secret", at the lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
@@ -126,11 +129,12 @@ def test_unknown_trigger_suggests_the_right_name(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("incidents")
-    for parent in (place, *list(place.parents)[:2]):
-        parent.chmod(0o755)
-    return place / "kept"
+def folder() -> Iterator[Path]:
+    """Yield a path that the agent's user can reach. It cannot reach pytest's directories."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-watch-") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        yield place / "kept"
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +159,16 @@ def agent(server: Server, folder: Path, webhook: Webhook) -> Iterator[Running]:
         agent = stack.enter_context(Running(server, sensor=sensing.path, options=watch))
         agent.until(lambda scrape: scrape.value("collector_success", collector="waits") == 1)
         assert agent.scrape().value("incidents_total") == 0
-        until(lambda: fetched(agent, f"/api/findings?server={NAME}")["looks"] >= 5, within_s=PATIENCE_S)
+        until(lambda: has_calm_evidence(agent), within_s=PATIENCE_S)
         stack.enter_context(RowLock(server, 10))
         agent.until(lambda scrape: scrape.value("incidents_total") == 1, PATIENCE_S)
         yield agent
+
+
+def has_calm_evidence(agent: Running) -> bool:
+    """Return whether the agent has enough snapshots. Each scrape also adds a reading of the metrics."""
+    agent.scrape()
+    return bool(fetched(agent, f"/api/findings?server={NAME}")["looks"] >= 5)
 
 
 def fetched(agent: Running, path: str) -> Any:
@@ -204,6 +214,14 @@ def test_captured_file_is_listed_and_served(agent: Running, folder: Path, tmp_pa
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def test_captured_file_is_opened_over_http(agent: Running, tmp_path: Path) -> None:
+    options = ["-a", f"127.0.0.1:{agent.port}", "--dir", str(tmp_path), "--json"]
+    command = [INNOSCOPE, "incidents", "open", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 18, done.stderr
+    assert json.loads(done.stdout)["findings"][0]["name"] == "row_lock_convoy"
+
+
 @pytest.mark.parametrize("name", ["../agent.toml", "incidents.json", "/etc/passwd", "", "%00"])
 def test_no_other_file_is_served(agent: Running, name: str) -> None:
     status, body = agent.get(f"/api/incidents?file={name}")
@@ -223,23 +241,24 @@ def test_findings_are_served_as_json_and_text(agent: Running) -> None:
     assert agent.get(f"{path}&format=xml")[0] == 400
 
 
+def test_findings_are_exported_as_metrics(agent: Running) -> None:
+    agent.until(lambda scrape: scrape.value("finding_score", finding="row_lock_convoy") is not None)
+    assert agent.scrape().value("findings_up") == 1
+
+
 def test_untrusted_requests_are_refused(agent: Running) -> None:
-    """Send requests with a proxy's header: their clients may be on any host."""
+    """Send requests with a proxy's header, because the client behind a proxy may be on any host."""
     [incident] = fetched(agent, "/api/incidents")["incidents"]
     for path in ("/api/incidents", f"/api/incidents?file={incident['file']}", f"/api/findings?server={NAME}"):
         status, body = agent.get(path, X_Forwarded_For="192.0.2.1")
         assert (status, b"row_lock" in body) == (403, False)
 
 
-def test_files_need_a_password_on_a_public_address(
-    agent: Running, server: Server, folder: Path, tmp_path: Path
-) -> None:
-    """Start another agent, without triggers, that serves the files of the same folder."""
+def test_files_need_a_password_on_a_public_address(agent: Running, server: Server, folder: Path) -> None:
+    """Start another agent, without triggers, that serves the files of the same directory."""
     [incident] = fetched(agent, "/api/incidents")["incidents"]
-    web = tmp_path / "web.yaml"
+    web = folder.with_name("web.yaml")
     web.write_text(f"basic_auth_users: {{ann: {USER}}}\n")
-    for place in (tmp_path, *list(tmp_path.parents)[:2]):
-        place.chmod(0o755)
     options = ("[watch]", f'directory = "{folder}"')
     with Running(
         server, "--web.config.file", web, "--web.listen-address", "0.0.0.0:0", options=options
@@ -254,7 +273,7 @@ def test_files_need_a_password_on_a_public_address(
 
 
 def test_file_contains_the_stall_and_the_time_before_it(calm: Calm) -> None:
-    time.sleep(max(0.0, calm.begun + BEFORE_S + 1 - time.time()))  # the file must contain this time
+    time.sleep(max(0.0, calm.begun + FIRST_S + BEFORE_S - time.time()))  # the file must cover this period
     stalls = time.time()
     with RowLock(calm.server, 20):
         events = [next_event(calm.watch), next_event(calm.watch)]

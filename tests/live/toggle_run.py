@@ -1,4 +1,4 @@
-"""Set and undo every toggle on one server with each backend, and read the values without the engine."""
+"""Set and undo every toggle on one server with each backend; read the values without the toggle engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from innoscope.toggles.model import Backend, Generation, Raw, Toggle
+    from innoscope.toggles.model import Backend, Raw, Toggle, ToggleGeneration
     from servers import Server
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A toggle that was set and undone with one backend: its values, and those of the settings it changes."""
+    """A toggle that was set and undone with one backend: its values, and its settings' values."""
 
     toggle: str
     backend: str
@@ -39,11 +39,11 @@ class Absent:
 
 
 class Broken(AssertionError):
-    """The server's values differ from what the engine reported."""
+    """The error for server values that differ from those that the toggle engine reported."""
 
 
 def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
-    """Yield the results of all toggles, in the catalog's order. Raise Broken and the engine's errors."""
+    """Yield the results of all toggles, in the catalog's order. Raise Broken or a toggle engine error."""
     changer = Changer(server, folder)
     for toggle in catalog.load().values():
         try:
@@ -58,9 +58,9 @@ def run(server: Server, folder: Path) -> Iterator[Run | Absent]:
 
 
 class Witness:
-    """Read the settings that a backend changes, without using the engine's code."""
+    """A reader of the settings that a backend changes. It does not use the toggle engine."""
 
-    def __init__(self, server: Server, generation: Generation, backend: Backend) -> None:
+    def __init__(self, server: Server, generation: ToggleGeneration, backend: Backend) -> None:
         self._server = server
         self._variables = _variables(generation, backend)
         self._symbols = [one.setting.name for one in backend.assignments]
@@ -77,7 +77,7 @@ class Witness:
         return int.from_bytes(_native.read_memory(self._server.pid, place.address, place.size), "little")
 
 
-def _variables(generation: Generation, backend: Backend) -> list[str]:
+def _variables(generation: ToggleGeneration, backend: Backend) -> list[str]:
     """Return the system variables of the settings; empty if one of the settings has no variable."""
     of_sql = {
         one.setting.name for each in generation.backends if each.kind == "sql" for one in each.assignments

@@ -23,15 +23,15 @@ read back is not the value set, or if the undo does not restore the old value. `
 and [toggles.md](toggles.md) describe the toggles. *galera* and *group-replication* are the first node of a
 cluster of three, on MariaDB 10.11 and MySQL 9.7.
 
-*backend*: the value before → the value set, as read back independently → the value after the undo. The
-backend in **bold** is used unless `--backend` names another one.
+Each cell shows the backend and its values: before the change → after it, read back independently → after the
+undo. The backend in **bold** is used unless `--backend` names another one.
 """
 _WITNESSES = """
-## The settings behind them
+## The settings behind the toggles
 
-The values of each setting, read back through an independent channel (the *witness* column). SQL is
-`SELECT @@global.…` on a separate connection, also for values written into memory. Memory is the value at
-the symbol's address, if the server has no variable for it.
+The table lists the values of each setting, read back through an independent channel (the *witness* column).
+SQL is `SELECT @@global.…` on a separate connection, even for values written into memory. Memory is the value
+at the symbol's address; it is read if the server has no variable for the setting.
 """
 _NOT_HERE = """
 ## Not on this server

@@ -2,8 +2,8 @@
 
 ``PYTHONPATH=tests python -m live.wait_truth`` prints the shares by server and load.
 
-The truth does not come from stacks. The server says which threads belong to the load, and the load determines
-what these threads can wait for.
+The expected classes do not come from stacks. The server reports which threads belong to the load, and the
+load determines what these threads can wait for.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _INSTEAD: Final = {
     ("group-replication", "fsync"): "group_replication_wait",
 }
 #: Loads that a server or cluster cannot have. Galera's DDL does not wait for open transactions, but aborts
-#: them. MariaDB 11.8 maps its redo log into memory if possible, and its commits then make no sync call.
+#: them. MariaDB 11.8 writes its redo log through a memory mapping, without sync calls: it treats the file
+#: system of /dev/shm as persistent memory, and in the chroot of the tests its data is on the same one.
 _IMPOSSIBLE: Final = {("galera", "metadata_lock"), ("mariadb-11.8", "fsync")}
 
 

@@ -35,6 +35,13 @@ class Watched:
         """Return the value of a status variable."""
         return int(self.server.sql(f"SHOW GLOBAL STATUS LIKE '{variable}'")[0][1])
 
+    def together(self, metric: str, variable: str) -> tuple[float, int]:
+        """Return the values of the metric and of the status variable at a time when neither changes."""
+        while True:
+            before, probed = self.status(variable), self.probed(metric)
+            if self.status(variable) == before:
+                return probed, before
+
     def points(self) -> list[Point]:
         """Return the attached probes."""
         return self.collector.start_once().attachment.points

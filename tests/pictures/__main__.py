@@ -15,7 +15,7 @@ from pictures.draw import picture
 
 DOCS = Path(__file__).parents[2] / "docs" / "dashboards"
 #: Height of the README's picture in Grafana's grid units, measured from the top of the dashboard.
-_TOP = 34
+_TOP = 32
 
 
 def main(folder: Path) -> None:

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from pictures.kinds import FOREGROUND, draw
+from pictures.colors import FOREGROUND
+from pictures.kinds import draw
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,8 +33,8 @@ _COLORS = 256
 
 
 def picture(board: Json, source: Source, path: Path, rows: int | None = None) -> None:
-    """Write the dashboard, or its first ``rows`` units of height, as a PNG file."""
-    panels = [panel for panel in _flat(board) if rows is None or panel["gridPos"]["y"] < rows]
+    """Write the dashboard as it opens, or its first ``rows`` units of height, as a PNG file."""
+    panels = [panel for panel in board["panels"] if rows is None or panel["gridPos"]["y"] < rows]
     height = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels) * _ROW_PX + _HEAD_PX
     width = _COLUMNS * _COLUMN_PX
     figure = Figure(figsize=(width / _DPI, height / _DPI), dpi=_DPI, facecolor=_PAGE)
@@ -55,15 +56,6 @@ def _flattened(image: Image.Image) -> Image.Image:
     return image.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
-def _flat(board: Json) -> list[Json]:
-    """Return all headings and panels, including the panels of collapsed rows."""
-    found = []
-    for panel in board["panels"]:
-        found.append(panel)
-        found += panel.get("panels", [])
-    return found
-
-
 def _head(figure: Figure, board: Json, source: Source, height: int) -> None:
     span = "–".join(
         datetime.fromtimestamp(time, UTC).strftime("%H:%M:%S") for time in (source.start, source.end)
@@ -82,7 +74,10 @@ def _place(figure: Figure, panel: Json, source: Source, width: int, height: int)
     wide = (place["w"] * _COLUMN_PX - 2 * _GAP_PX) / width
     high = (place["h"] * _ROW_PX - 2 * _GAP_PX) / height
     if panel["type"] == "row":
-        figure.text(left, bottom + high / 2, f"▾ {panel['title']}", color=FOREGROUND, fontsize=9, va="center")
+        mark = "▸" if panel["collapsed"] else "▾"
+        figure.text(
+            left, bottom + high / 2, f"{mark} {panel['title']}", color=FOREGROUND, fontsize=9, va="center"
+        )
         return
     box = Rectangle((left, bottom), wide, high, facecolor=_PANEL, edgecolor="#25272c", lw=0.6, zorder=-1)
     figure.add_artist(box)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from innoscope.sampling.profile_history import CHUNK_S
 from safety.command import INNOSCOPE
 from safety.daemon_process import DaemonProcess
+from safety.hostile_main import queued
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -25,12 +30,14 @@ _READY_S = 30
 #: Maximum time in seconds until the agent has exited.
 _END_S = 10
 _PATIENCE_S = 20
+#: The first sample of a step can begin this many seconds before the step: a snapshot is taken every second.
+_MARGIN_S = 2
 _TEST_NAME = "under test"
 
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """One reply of /metrics: ``{(name, sorted labels without server): value}``."""
+    """One response from /metrics: ``{(name, sorted labels without server): value}``."""
 
     seconds: float
     text: str
@@ -53,7 +60,7 @@ class Scrape:
 
 
 class Running(DaemonProcess):
-    """A running agent, as a context manager. It watches only ``server``, under the name "under test"."""
+    """Context manager: a running agent. It watches only ``server``, under the name "under test"."""
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
@@ -103,7 +110,7 @@ class Running(DaemonProcess):
 
     def get(self, path: str, **headers: str) -> tuple[int, bytes]:
         """Request a page over plain HTTP; return the status and the body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
         try:
             connection.request(
                 "GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()}
@@ -114,10 +121,10 @@ class Running(DaemonProcess):
             connection.close()
 
     def scrape(self, **headers: str) -> Scrape:
-        """Scrape once; fail if the scrape takes more than SCRAPE_S."""
-        began = time.monotonic()
+        """Scrape once; fail if this takes more than SCRAPE_S, besides the time that this thread is queued."""
+        began = time.monotonic() - queued()
         status, body = self.get("/metrics", **headers)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - queued() - began
         assert status == 200, body
         assert seconds < SCRAPE_S, f"a scrape took {seconds:.2f} s"
         return Scrape(seconds, body.decode(), _parsed(body.decode()))
@@ -129,6 +136,20 @@ class Running(DaemonProcess):
             assert time.monotonic() < deadline, f"not within {patience} s:\n{scrape.text}\n{self.log}"
             time.sleep(0.3)  # a scrape within this time would reuse the result of the previous collection
         return scrape
+
+    def until_recorded(self, patience: float = _PATIENCE_S) -> None:
+        """Wait until the agent has fetched the samples of all snapshots taken so far."""
+        now = time.time()
+        step = now // CHUNK_S * CHUNK_S
+        # The samples of a step cover the time from its start to its last snapshot.
+        query = urlencode({"server": _TEST_NAME, "from": step, "to": now + patience})
+
+        def observed() -> float:
+            status, body = self.get(f"/api/sessions?{query}")
+            assert status == 200, body
+            return float(json.loads(body)["observed_seconds"])
+
+        until(lambda: observed() > now - step + _MARGIN_S, lambda: self.log, within_s=patience, every_s=0.3)
 
 
 def falls(before: Scrape, after: Scrape) -> dict[str, tuple[float, float]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 CLIENTS = 4
-#: Seconds after which the clients exit, even if the test hangs.
-_LIMIT_S = 60
+#: Seconds after which the clients exit. The block ends them earlier, even on a busy host.
+_LIMIT_S = 600
 
 
 @contextmanager

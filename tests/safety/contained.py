@@ -12,6 +12,7 @@ from pathlib import Path
 
 from servers import Installation, Server, fetch, launch
 from servers.run import ENVIRONMENT
+from waiting import until
 
 #: Command that creates a container's namespaces: separate mounts, /proc, pids, and users with root mapped.
 UNSHARE = (
@@ -26,7 +27,7 @@ class ContainedServer(Server):
 
     @property
     def pid(self) -> int:
-        """Return the pid of the child of ``unshare``."""
+        """Wait until ``unshare`` has a child, and return its pid. Raise RuntimeError if it starts none."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         deadline = time.monotonic() + _START_S
         while not (found := children.read_text().split()):
@@ -71,14 +72,19 @@ def beside(server: ContainedServer) -> list[str]:
 
 
 def beyond_nsenter(process: subprocess.Popen[bytes]) -> int:
-    """Return the pid of the process or, if it is nsenter, of its child."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while Path(f"/proc/{process.pid}/comm").read_text() == "nsenter\n" and not children.read_text():
-        if process.poll() is not None:
-            raise RuntimeError(f"nsenter started nothing: it exited with {process.returncode}")
+    """Return the pid of the process or, if it is nsenter, of its child. Raise RuntimeError if it has none."""
+    return until(lambda: _started(process), every_s=0.01)  # the kernel does not signal the start of a child
+
+
+def _started(process: subprocess.Popen[bytes]) -> int:
+    """Return the same pid as ``beyond_nsenter``, but 0 if nsenter has not started its child yet."""
     if Path(f"/proc/{process.pid}/comm").read_text() != "nsenter\n":
         return process.pid
-    return int(children.read_text().split()[0])
+    if children := Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        return int(children[0])
+    if process.poll() is not None:
+        raise RuntimeError(f"nsenter started nothing: it exited with {process.returncode}")
+    return 0
 
 
 def installed_in(name: str, folder: Path) -> Installation:

@@ -18,7 +18,8 @@ EINTR = 4
 RESTARTS = (512, 513, 514, 516)
 _STOPPED_OR_TRACED = 0x4 | 0x8  # prev_state of sched_switch: __TASK_STOPPED, __TASK_TRACED
 
-#: Signals are counted by thread and later assigned to the process, because the tracepoint has no process id.
+#: The bpftrace program. Generated signals are counted by thread and later assigned to the process, because
+#: the tracepoint has no process id.
 _PROGRAM = """
 tracepoint:signal:signal_generate {{ @generated[args->pid, args->sig] = count(); }}
 tracepoint:signal:signal_deliver /pid == {pid}/ {{ @delivered[args->sig] = count(); }}
@@ -32,7 +33,7 @@ tracepoint:syscalls:sys_enter_ptrace {{ @ptrace[args->pid, args->request] = coun
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """Numbers of events in the process while the counter was running."""
+    """Event counts of the process while the counter was running."""
 
     calls: int  # system calls that returned; a high number shows that the server was under load
     signals_generated: dict[int, int]  # by signal number, for any thread of the process
@@ -66,7 +67,7 @@ class Disturbance:
 
 
 class Counter:
-    """Count events while the block runs. ``seen`` is set at the end of the block."""
+    """Context manager: count events while the block runs. ``seen`` is set at the end of the block."""
 
     def __init__(self, pid: int) -> None:
         program = _PROGRAM.format(

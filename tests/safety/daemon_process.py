@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DaemonProcess:
-    """A running daemon, as a context manager; ``kill()`` and ``start()`` restart it.
+    """Context manager: a running daemon; ``kill()`` and ``start()`` restart it.
 
     ``ready_s`` and ``end_s`` are the maximum seconds that its start and its exit may take. With ``by_hand``,
     NOTIFY_SOCKET is not set, as when a user starts the daemon in a shell.
@@ -57,7 +57,10 @@ class DaemonProcess:
         self._folder.cleanup()
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the daemon and wait for READY=1, which it sends after its first discovery or collection."""
+        """Start the daemon; unless it is started by hand, wait for READY=1.
+
+        The sensor sends READY=1 after its first discovery, and the agent after its first collection.
+        """
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready, (self.home / "log").open("ab") as log:
             notify = self.home / "notify"
             notify.unlink(missing_ok=True)

@@ -13,23 +13,23 @@ PLUGINS = (
     "mysql_native_password", "caching_sha2_password", "sha256_password", "mysql_clear_password", "dialog",
     "client_ed25519", "mysql_old_password", "auth_unknown",
 )  # fmt: skip
-_NONCE = b"ABCDEFGHIJKLMNOPQRST"
+NONCE = b"ABCDEFGHIJKLMNOPQRST"
 #: CLIENT_PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH, CONNECT_WITH_DB and others; SSL is 1 << 11.
 _CAPABILITIES = 0x000F_F7FF | 1 << 19
 _LONGEST_S = 3
 #: Forms of a greeting: announced length of the nonce, rest of the nonce, and the last bytes.
 FORMS = {
-    "as it should be": (21, _NONCE[8:], b"\0"),
-    "without an end": (21, _NONCE[8:], b""),
+    "as it should be": (21, NONCE[8:], b"\0"),
+    "without an end": (21, NONCE[8:], b""),
     "with a long nonce": (255, b"x" * 246, b"\0"),
-    "with an old server's length": (0, _NONCE[8:], b"\0"),
+    "with an old server's length": (0, NONCE[8:], b"\0"),
     # PyMySQL and a parser that relies on the announced length extract different plugins from these forms.
     "with a nonce much shorter than announced": (255, b"", b"\0"),
-    "with a nonce shorter than announced": (40, _NONCE[8:], b"\0"),
+    "with a nonce shorter than announced": (40, NONCE[8:], b"\0"),
     "without the rest of the nonce": (21, b"", b"\0"),
     "with bytes after the plugin": (255, b"", b"\0" + b"x" * 100),
-    "with a plugin that is not ASCII": (21, _NONCE[8:], b"\xff\0"),
-    "without a version": (21, _NONCE[8:], b"\0"),
+    "with a plugin that is not ASCII": (21, NONCE[8:], b"\xff\0"),
+    "without a version": (21, NONCE[8:], b"\0"),
 }
 
 
@@ -43,7 +43,7 @@ def greeting(plugin: str, form: str = "as it should be", *, tls: bool = False) -
     length, nonce, end = FORMS[form]
     low, high = (_CAPABILITIES | tls << 11) & 0xFFFF, _CAPABILITIES >> 16
     version = b"" if form == "without a version" else b"8.0.30"
-    begin = b"\x0a" + version + b"\0" + struct.pack("<I", 7) + _NONCE[:8] + b"\0" + struct.pack("<H", low)
+    begin = b"\x0a" + version + b"\0" + struct.pack("<I", 7) + NONCE[:8] + b"\0" + struct.pack("<H", low)
     middle = b"\x21" + struct.pack("<HH", 2, high) + bytes([length]) + b"\0" * 10
     return begin + middle + nonce + b"\0" + plugin.encode() + end
 
@@ -78,7 +78,7 @@ def serve(connection: socket.socket, first: str, asked: str) -> bytes:
         answer = connection.recv(4096)
         got += answer
         if asked != first:
-            connection.sendall(packet(answer[3] + 1, b"\xfe" + asked.encode() + b"\0" + _NONCE + b"\0"))
+            connection.sendall(packet(answer[3] + 1, b"\xfe" + asked.encode() + b"\0" + NONCE + b"\0"))
             answer = connection.recv(4096)
             got += answer
         more = {
@@ -99,7 +99,7 @@ def serve(connection: socket.socket, first: str, asked: str) -> bytes:
 
 
 def stream(connection: socket.socket, what: str) -> None:
-    """Accept every login. Reply to queries with rows that never end, and to other statements with OK."""
+    """Accept every login. Reply to queries with endless rows or columns, and to other statements with OK."""
     connection.sendall(packet(0, greeting("mysql_native_password")))
     connection.recv(4096)
     okay = b"\0\0\0\2\0\0\0"

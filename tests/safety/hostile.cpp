@@ -1,5 +1,5 @@
-// A server that attacks terminals: escape sequences are in the names of threads and functions, the server's version,
-// rows and errors. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
+// A server that attacks terminals: it puts escape sequences into the names of its threads and functions, its
+// version, its rows and its errors. Arguments: --socket=PATH, and --mode=rows or --mode=errors.
 //
 // hostile.py replaces the names of the functions below in the compiled symbol table.
 #include <cstdint>
@@ -92,7 +92,7 @@ struct Connection {
         std::string packet{static_cast<char>(body.size()), static_cast<char>(body.size() >> 8),
             static_cast<char>(body.size() >> 16), static_cast<char>(sequence++)};
         packet += body;
-        ::send(fd, packet.data(), packet.size(), MSG_NOSIGNAL); // the client may have left
+        ::send(fd, packet.data(), packet.size(), MSG_NOSIGNAL); // the client may have disconnected
     }
 };
 

@@ -14,7 +14,7 @@ from servers import Keeper
 #: A hostile name: OSC (window title), a color, the C1 form of CSI, bidirectional controls, invalid UTF-8,
 #: and markup of the library rich.
 EVIL = b"\x1b]0;PWNED\x07\x1b[38;5;201m\xc2\x9b2J\xe2\x80\xae\xe2\x81\xa6\xff[red]"
-#: How a part of EVIL is escaped, in text and in JSON. Output that contains neither form proves nothing.
+#: The escaped form of a part of EVIL in text and in JSON. Output that contains neither form proves nothing.
 SHOWN = (r"PWNED\x07", r"PWNED\u0007")
 
 _SOURCE = Path(__file__).with_name("hostile.cpp")

@@ -20,7 +20,7 @@ MIB: Final = 1 << 20
 
 @dataclass
 class Section:
-    """A section. ``size`` is a wrong size for the header to claim. ``link`` is another section's number."""
+    """A section. ``size`` overrides the size in the header, and ``link`` is another section's index."""
 
     name: bytes
     kind: int
@@ -90,7 +90,7 @@ def debug_info_bomb() -> bytes:
 
 
 def one_long_name() -> bytes:
-    """Build a file with 200,000 symbols that share one name of 1 MB."""
+    """Build a file with 200,000 symbols that share one name of 1 MiB."""
     return elf(symbols(((1, 0x1000, 8) for _ in range(200_000)), b"\0server_version_" + b"x" * MIB + b"\0"))
 
 
@@ -112,7 +112,7 @@ def nested_functions() -> bytes:
 
 
 def many_sections() -> bytes:
-    """Build a file with 65,000 sections that share a name of 1 MB."""
+    """Build a file with 65,000 sections that share a name of 1 MiB."""
     return elf([Section(b"n" * MIB, PROGBITS)], count=65_000)
 
 
@@ -124,7 +124,7 @@ def debugdata_bomb() -> bytes:
 
 
 def many_notes() -> bytes:
-    """Build a file with 1,000 sections, each of which contains 60 KB of empty notes."""
+    """Build a file with 1,000 sections that share the same 60 KiB of empty notes."""
     return elf([Section(b".note", NOTE, bytes(60 << 10))], count=1_000)
 
 
@@ -167,7 +167,7 @@ def deeper_namespaces() -> bytes:
 
 
 def branching_types() -> list[Section]:
-    """Build DWARF of `log_sys`, whose type has two anonymous members, each with two more, 40 levels deep."""
+    """Build DWARF for `log_sys`, whose type has two anonymous members, each with two more, 40 levels deep."""
     abbreviations = bytes([1, 0x11, 1, 0, 0])
     abbreviations += bytes([2, 0x34, 0, 0x03, 0x08, 0x49, 0x13, 0, 0])  # a variable: name, type
     abbreviations += bytes([3, 0x13, 1, 0x0B, 0x0B, 0, 0])  # a structure: size
@@ -181,7 +181,7 @@ def branching_types() -> list[Section]:
 
 
 def large_tables() -> bytes:
-    """Build a file that can be mapped as code, and that claims 44 MB of symbols and names beyond its end."""
+    """Build a file that can be mapped as code, and that claims 44 MiB of symbols and names beyond its end."""
     tables = symbols([], b"")
     tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
     image = bytearray(elf(tables))
@@ -196,7 +196,7 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Builder of each hostile file, and a part of the expected error; None if the file is accepted without names.
+#: Builder of each hostile file, and a part of the expected error; None if the file is accepted.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
     "bomb": (bomb, None),
     "liar": (liar, None),
@@ -266,4 +266,44 @@ def compile_program(folder: Path, frames: str, name: str = "looper") -> Path:
     (folder / "main.c").write_text("void spin(void); int main(void){ spin(); return 0; }\n")
     program = folder / name
     subprocess.run(["gcc", "-o", program, folder / "main.c", folder / "spin.s"], check=True)
+    return program
+
+
+_RECURSION: Final = """
+    #include <pthread.h>
+    #include <semaphore.h>
+    #include <stdint.h>
+    #include <stdio.h>
+    #include <time.h>
+    #include <unistd.h>
+
+    static sem_t arrived;
+
+    __attribute__((noinline)) static int {name}(intptr_t depth) {{
+        if (depth == 0) {{
+            sem_post(&arrived);
+            for (;;) pause();
+        }}
+        return {name}(depth - 1) + 1;
+    }}
+
+    static void *begin(void *depth) {{ {name}((intptr_t)depth); return 0; }}
+
+    int main(void) {{
+        sem_init(&arrived, 0, 0);
+        for (intptr_t number = 0; number < {threads}; number++) {{
+            pthread_t thread;
+            pthread_create(&thread, 0, begin, (void *)(1000 - number));
+        }}
+        for (int number = 0; number < {threads}; number++) sem_wait(&arrived);
+        for (;;) nanosleep(&(struct timespec){{1000, 0}}, 0);
+    }}
+"""
+
+
+def compile_recursion(folder: Path, name: str, threads: int) -> Path:
+    """Compile a program whose threads sleep about 1,000 calls deep in one function, at different depths."""
+    source, program = folder / "recursion.c", folder / "recursion"
+    source.write_text(_RECURSION.format(name=name, threads=threads))
+    subprocess.run(["gcc", "-O0", "-pthread", "-o", program, source], check=True)
     return program

@@ -1,4 +1,4 @@
-"""``hostile_main.py HOW SUBJECT``: make the core read a hostile file or process, and report results and cost.
+"""``hostile_main.py HOW SUBJECT``: make the Rust core read a hostile file or process.
 
 Print one JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest
 child).
@@ -58,6 +58,25 @@ def process(pid: str) -> list[object]:
     ]
 
 
+def long_names(pid: str) -> list[object]:
+    """Take two snapshots. Return the distinct function names, the number of empty stacks, and the notes."""
+    return _named(_native.Process(int(pid)))
+
+
+def _named(opened: _native.Process) -> list[object]:
+    opened.take_snapshot()
+    raw = opened.take_snapshot()
+    names = {frame.function for stack in raw.stacks.values() for frame in stack}
+    empty = sum(not raw.stacks[thread.stack] and thread.trust == "truncated" for thread in raw.threads)
+    return [sorted(filter(None, names)), empty, raw.notes]
+
+
+def many_of_long_names(pid: str) -> list[object]:
+    """Open the process eight times, like eight servers. Return the results of ``long_names`` for each."""
+    opened = [_native.Process(int(pid)) for _ in range(8)]
+    return [_named(one) for one in opened]
+
+
 def crowd(pids: str) -> list[object]:
     """Open all processes at once, close them, and open one again. Return the problems with the files."""
     opened = [_native.Process(int(pid)) for pid in pids.split(",")]
@@ -98,16 +117,24 @@ def _memory() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def _queued() -> float:
-    """Return the seconds that this thread has waited for a CPU. They depend only on the host's load."""
-    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+def queued() -> float:
+    """Return the seconds that this thread has waited for a CPU, which depend only on the host's load."""
+    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def main() -> None:
-    read = {"file": file, "process": process, "memory": memory, "crowd": crowd}[sys.argv[1]]
-    before, began = _memory(), time.monotonic() - _queued()
+    ways = {
+        "file": file,
+        "process": process,
+        "memory": memory,
+        "crowd": crowd,
+        "long_names": long_names,
+        "many_of_long_names": many_of_long_names,
+    }
+    read = ways[sys.argv[1]]
+    before, began = _memory(), time.monotonic() - queued()
     answers = read(sys.argv[2])
-    seconds, grown = time.monotonic() - _queued() - began, _memory() - before
+    seconds, grown = time.monotonic() - queued() - began, _memory() - before
     child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(json.dumps({"answers": answers, "seconds": seconds, "grown": grown, "child": child}))
 

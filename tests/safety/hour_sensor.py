@@ -12,7 +12,14 @@ from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.stack_encoding import encode_chunks
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import CHUNK_S, MAX_STACKS, SPAN_S, Chunk, ProfileHistory, Stack
+from innoscope.sampling.profile_history import (
+    CHUNK_S,
+    MAX_STACKS,
+    SPAN_S,
+    Chunk,
+    ClassifiedStack,
+    ProfileHistory,
+)
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -26,7 +33,7 @@ _DEPTH = 30
 
 
 class HourSensor:
-    """A sensor that only root can query, as a context manager."""
+    """Context manager: a sensor that only root can query."""
 
     def __init__(self, path: Path, server: Server) -> None:
         self._path = path
@@ -57,8 +64,8 @@ class HourSensor:
         return identity | {"protocol": messages.VERSION, "servers": {}}
 
 
-def _stack(number: int) -> Stack:
+def _stack(number: int) -> ClassifiedStack:
     """Build a stack. Half of the frames are shared by all stacks."""
     shared = [Frame(f"{MARK}_{depth}(unsigned long)", "mysqld", 0) for depth in range(_DEPTH // 2)]
     own = [Frame(f"{MARK}_{number}_{depth}(char const*)", "mysqld", 0) for depth in range(_DEPTH // 2)]
-    return Stack.of("row_lock", Trust.EXACT, tuple(own + shared))
+    return ClassifiedStack.of("row_lock", Trust.EXACT, tuple(own + shared))

@@ -17,20 +17,20 @@ from servers import ensure_packages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The names of the programs in probes/snapshot, probes/profile and probes/trace.
-_OURS: Final = (
-    "snapshot", "on_tick", "on_switch", "on_wakeup", "trace_enter", "trace_leave",
-    "statement_enter", "statement_leave",
-)  # fmt: skip
+_SOURCES: Final = Path(__file__).parents[2] / "probes"
+#: A program in a source file that is compiled when Innoscope is built.
+_PROGRAM = re.compile(r"^SEC\(.*\)\nint (\w+)\(", re.MULTILINE)
+#: Name of the program with which uprobe_check.rs tests a method of attaching probes.
+_TRIAL: Final = "try_out"
 #: Maximum length of a program's name in bytes; the kernel truncates longer names.
 _NAME_LENGTH: Final = 15
 #: Kernel functions that detach a perf event or a link.
 _CLOSING = re.compile(r"\b(perf_event_release_kernel|bpf_uprobe_multi_link_release)\b")
 _OFFSET = re.compile(r"^\d+\s+0x([0-9a-f]+)\s+0x", re.MULTILINE)
 _HELD = re.compile(r"^prog_id:\s*(\d+)$", re.MULTILINE)
-#: Maximum seconds to wait until the kernel has detached all probes. It detaches them one at a time in the
-#: background: in 10 ms each when idle, and in 85 ms under load. A sensor in these tests may have 50 probes on
-#: each of 8 servers.
+#: Maximum seconds to wait until the kernel has detached all probes. The kernel detaches them one at a time in
+#: the background: in 10 ms each when idle, and in 85 ms under load. A sensor in these tests may have 50
+#: probes on each of 8 servers.
 _PATIENCE_S = 60
 _PAGE: Final = 4096
 
@@ -62,7 +62,7 @@ def breakpoints(pid: int) -> set[tuple[str, int]]:
 
 
 def altered(pid: int) -> set[tuple[str, int]]:
-    """Return the same locations as ``breakpoints``, and those of probes that are being detached."""
+    """Return the same locations as ``breakpoints``, and the locations of probes that are being detached."""
     changed = _changed(pid)
     return changed - probed(pid) if changed else changed
 
@@ -93,11 +93,20 @@ def _linked(text: str, pid: int) -> Iterator[tuple[str, int]]:
 
 
 def _loaded() -> set[int]:
-    names = {*_OURS, *(f"{name}_{at}" for name in _probes() for at in ("enter", "leave"))}
+    names = {
+        _TRIAL,
+        *compiled_programs(),
+        *(f"{name}_{at}" for name in _probes() for at in ("enter", "leave")),
+    }
     truncated = {name[:_NAME_LENGTH] for name in names}
     return {
         program["id"] for program in _bpftool("prog") if program.get("name", "")[:_NAME_LENGTH] in truncated
     }
+
+
+def compiled_programs() -> set[str]:
+    """Return the names of the programs that are compiled when Innoscope is built."""
+    return {name for path in _SOURCES.rglob("*.[ch]") for name in _PROGRAM.findall(path.read_text())}
 
 
 def _probes() -> set[str]:

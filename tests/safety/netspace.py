@@ -1,4 +1,4 @@
-"""Create two hosts, each a network namespace, and a link between them. They are removed after the test.
+"""Create two hosts, each a network namespace, and a link between them. All are removed after the test.
 
 The agent runs on ``here`` and its clients run on ``there``. To act on the host ``there``, use
 ``there.entered()``, or put ``there.prefix`` before a command.
@@ -41,7 +41,7 @@ class Host:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make this thread create its sockets on this host. They stay there after the block."""
+        """Make this thread create its sockets on this host. The sockets stay there after the block."""
         own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             other = os.open(f"/proc/{self.holder}/ns/net", os.O_RDONLY | os.O_CLOEXEC)

@@ -53,7 +53,7 @@ def planted(server: Server) -> Iterator[None]:
 
 
 def shown_by(server: Server) -> str:
-    """Return what the server itself shows: InnoDB status, process list and variables."""
+    """Return the output of the server itself: InnoDB status, process list and variables."""
     statements = ("SHOW ENGINE INNODB STATUS", "SHOW FULL PROCESSLIST", "SHOW GLOBAL VARIABLES")
     return "".join(str(_run(server, statement)) for statement in statements)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DATABASE = "vault"
 FOREVER = 100_000
-#: Bytes of a statement that Innoscope reads.
+#: Maximum number of bytes of a statement that Innoscope reads.
 _CUT = 4_096
 
 
@@ -48,7 +48,7 @@ _ROWS = (
     # a statement that is cut in the middle of the literal
     f"UPDATE t SET c = '', b = '{'Zs13Cut ' * (_CUT // 6)}' WHERE a = 1",
 )
-#: Statements that sleep or wait for a user lock, after other statements of the same connection.
+#: Statements that sleep or wait for a user lock, each with the statements to execute first on its connection.
 _SLEEPS: tuple[tuple[tuple[str, ...], str], ...] = (
     ((), f"SELECT SLEEP({FOREVER}), 'Zs14Select'"),
     ((), f"SELECT SLEEP({FOREVER}), N'Zs15National', _utf8'Zs15National'"),
@@ -65,7 +65,7 @@ SECRETS = tuple(sorted({
     *re.findall(r"Zs\d\d[A-Z][a-z]+", str((_ROWS, _SLEEPS, _ACCOUNTS))),
     "Zs07Hex", "Zs08Number", "Zs09Bits", _PASSWORD,
 }))  # fmt: skip
-#: Several updates have the same digest.
+#: Minimum number of different digests. Several updates have the same digest.
 DIGESTS = 17
 #: Forms of a secret in memory and files.
 _FORMS = {

@@ -57,6 +57,6 @@ def as_user(uid: int, *arguments: object) -> list[str]:
 
 
 def seeing(real: Path, place: str) -> list[str]:
-    """Return a command prefix that mounts the folder ``real`` at ``place``."""
+    """Return a command prefix that mounts the directory ``real`` at ``place``."""
     script = f"mkdir -p {place} && mount --bind '{real}' {place} && exec \"$@\""
     return ["unshare", "--mount", "sh", "-c", script, "sh"]

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 ROOMY: dict[str, str | int | None] = {"innodb_log_file_size": "128M", "innodb_flush_method": "O_DIRECT"}
 #: Options that split recovery into many small batches, each of which reads and writes nearly all pages.
 TIGHT = {**ROOMY, "innodb_buffer_pool_size": "8M"}
-#: The same two sets of options for MySQL 9, which has another option for the size of the redo log.
+#: The same two sets of options for MySQL 9, where a different option sets the size of the redo log.
 ROOMY_9 = {"innodb_redo_log_capacity": "256M", "innodb_flush_method": "O_DIRECT"}
 TIGHT_9 = {**ROOMY_9, "innodb_buffer_pool_size": "8M"}
 DOUBLINGS = 15
 
 
 def make_redo(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Write and update rows in random order, 30 MB by default. Each doubling fewer halves the amount."""
+    """Insert rows, and update them in random order: 30 MB by default. Each doubling doubles the amount."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE crash")
         cursor.execute(

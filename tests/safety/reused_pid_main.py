@@ -1,6 +1,6 @@
 """Take a snapshot of a process, and another after a different process has taken over its pid.
 
-This script must run in a separate pid namespace. Arguments: folder for a ``mysqld``, method. It prints the
+This script must run in a separate pid namespace. Arguments: directory for a ``mysqld``, method. It prints the
 pids and the result of each snapshot as JSON.
 """
 

@@ -23,7 +23,7 @@ _READY_S = 60
 
 
 class Sensing(DaemonProcess):
-    """A running sensor, as a context manager. ``client`` queries it.
+    """Context manager: a running sensor. ``client`` queries it.
 
     If ``only`` is set, the sensor watches only these servers, because probes on others would delay its exit.
     """
@@ -66,7 +66,7 @@ class Sensing(DaemonProcess):
 
 
 def of_pid(reply: Reply, pid: int) -> ServerReply | None:
-    """Return the part of the reply about that pid; the sensor may also watch servers of other tests."""
+    """Return the part of the reply about that pid, or None; it may also contain servers of other tests."""
     return next((server for server in reply.servers if server.target.pid == pid), None)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from servers import Server
 
 #: Options for a full purge at shutdown, with a small buffer pool.
@@ -18,7 +20,14 @@ DOUBLINGS = 16
 
 
 def make_backlog(server: Server, doublings: int = DOUBLINGS) -> None:
-    """Delete many rows while a transaction still reads them, so that purge has to remove them at shutdown."""
+    """Delete many rows while a transaction still reads them, so that purge has to remove them afterwards."""
+    with backlog(server, doublings):
+        pass
+
+
+@contextmanager
+def backlog(server: Server, doublings: int = DOUBLINGS) -> Iterator[None]:
+    """Delete many rows. A transaction reads them until the block or the server ends; then purge can begin."""
     with closing(server.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE backlog")
         cursor.execute(
@@ -34,3 +43,4 @@ def make_backlog(server: Server, doublings: int = DOUBLINGS) -> None:
             snapshot.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             snapshot.execute("SELECT COUNT(*) FROM backlog.t")
             cursor.execute("DELETE FROM backlog.t")
+            yield

@@ -30,7 +30,7 @@ def _snapshots_until_end(pid: int, method: str) -> str:
 
 
 def main() -> None:
-    """Print two lines for each pid: after the first snapshot, and the final error."""
+    """Print two lines for each pid: ``started`` after the first snapshot, and the final error."""
     for line in sys.stdin:
         print(_snapshots_until_end(int(line), sys.argv[1]), flush=True)
 

@@ -18,7 +18,7 @@ _SOURCE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 
 
 class Strangers:
-    """Start processes with a server's name, and end them when the block ends.
+    """Context manager: start processes with a server's name, and end them at the end of the block.
 
     ``folder`` must be accessible to all users.
     """
@@ -46,6 +46,22 @@ class Strangers:
         process = subprocess.Popen(
             arguments, user=uid, group=uid, extra_groups=[], cwd=cwd or self.executable.parent
         )
+        return self._watch(process)
+
+    def start_in(self, folder: Path, *options: bytes, uid: int = UID) -> int:
+        """Start a process that enters ``folder`` by itself, and return its pid when it has done so.
+
+        ``Popen`` would block all threads of this process, which may serve the folder's file system.
+        """
+        enter = ("sh", "-c", 'cd "$0" && echo && exec "$@"', str(folder), str(self.executable))
+        process = subprocess.Popen(
+            (*enter, *options), user=uid, group=uid, extra_groups=[], stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert process.stdout.read(1), "cannot enter the folder"
+        return self._watch(process)
+
+    def _watch(self, process: subprocess.Popen[bytes]) -> int:
         self._keeper.watch(process.pid)
         self._running[process.pid] = process
         return process.pid

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -71,8 +72,15 @@ class Tenant:
         return int(ProcFs().status(self._our_pid())["NSpid"].split()[-2])
 
     def stop(self) -> list[bytes]:
-        """Kill the tenant and return what it received over each connection."""
-        os.kill(self._our_pid(), signal.SIGKILL)
+        """Kill the tenant and return what it received over each connection.
+
+        The tenant serves connections one after another: when it greets a last one, it has printed the others.
+        """
+        pid = self._our_pid()
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(f"/proc/{pid}/root{self.socket}")
+            assert last.recv(1)
+            os.kill(pid, signal.SIGKILL)
         assert self._process.stdout is not None
         return [bytes.fromhex(json.loads(line)) for line in self._process.stdout]
 

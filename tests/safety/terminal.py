@@ -24,10 +24,12 @@ ROWS, COLUMNS = 50, 220
 WIPE = "\r\x1b[K"
 #: CSI sequences, OSC and similar sequences with their text, and two-character escapes.
 SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_].*?(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])", re.DOTALL)
-#: Pairs (awaited output, input) that open each kind of page of ``top`` or ``replay``.
+#: Pairs (awaited output, input) that open each kind of page of ``top`` or ``replay``. Most keys wait for the
+#: effect of the previous one: if both are read at once, Esc and ``n`` are Alt-N, and the input field that
+#: Enter closes still gets the ``q``.
 KEYS = (
-    (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"", b"n"), (b"Notes", b"\x1b"),
-    (b"", b"/"), (b"", b"PWN\r"), (b"", b"q"),
+    (b"quit", b"\t"), (b"", b"\x1b[B"), (b"", b"\r"), (b"STACK", b"\x1b"), (b"quit", b"n"),
+    (b"Notes", b"\x1b"), (b"quit", b"/"), (b"ind functions", b"PWN\r"), (b"PWN", b"q"),
 )  # fmt: skip
 #: A whole line in one of the colors of common/console.py.
 _COLORED = re.compile(r"^\x1b\[3[123]m(.*)\x1b\[0m$", re.MULTILINE)
@@ -115,7 +117,7 @@ def violations(output: bytes, own: Callable[[str], str] = lambda text: text.repl
 
 
 def without_colors(text: str) -> str:
-    """Remove the progress lines and line colors that commands other than full-screen ones write."""
+    """Remove colors of whole lines; replace the sequence that erases a progress line with a line break."""
     return _COLORED.sub(r"\1", text.replace(WIPE, "\n"))
 
 

@@ -1,4 +1,4 @@
-"""Processes that merely have a server's name are neither read nor watched, and delay no other server."""
+"""Test that processes that merely have a server's name are not read or watched, and delay no real server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from safety.sensing import Sensing, of_pid
 from safety.strangers import UID, Strangers
 from scale import count, long
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +74,8 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
         for _ in range(SCRAPES):
             scrape = agent.scrape()
             assert scrape.value("mysqld_up") == 1
-            assert all(scrape.value("collector_success", collector=name) == 1 for name in _COLLECTORS)
+            for name in _COLLECTORS:
+                assert scrape.value("collector_success", collector=name) == 1, (name, scrape.why(name))
             took.append(scrape.seconds)
             ended.wait(0.3)
         reply = sensor.client.collect()
@@ -87,6 +89,18 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
     assert "Traceback" not in log
     assert log.count(f'owner="uid {UID}"') == 1, "not logged once"
     assert "uses the same data directory" in log
+
+
+def test_process_that_came_first_does_not_hide_the_server_on_its_data_directory(strangers: Strangers) -> None:
+    with Server("mysql-5.6.24") as server:
+        data = server.folder.data
+        server.stop()
+        first = strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data)
+        with Sensing("--no-probes") as sensor:
+            until(lambda: of_pid(sensor.client.collect(), first))
+            server.start()
+            until(lambda: of_pid(sensor.client.collect(), server.pid))
+            assert of_pid(sensor.client.collect(), first) is None
 
 
 @long("the crowd of strangers is in make test")
@@ -109,7 +123,7 @@ def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, fold
     def watched(sensor: Sensing) -> set[int]:
         return {one.target.pid for one in sensor.client.collect().servers if one.target.pid in running}
 
-    def until(holds: Callable[[set[int]], bool]) -> None:
+    def until_watched(holds: Callable[[set[int]], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not holds(found := watched(sensor)):
             assert time.monotonic() < deadline, (found, sensor.log)
@@ -119,12 +133,12 @@ def test_a_crowd_of_one_owner_leaves_places_to_others(strangers: Strangers, fold
     crowd = frozenset(running)
     environment = {allowed_users.VARIABLE: str(rule)}
     with Sensing("--no-probes", environment=environment) as sensor:
-        until(lambda found: len(found & crowd) >= 2)
+        until_watched(lambda found: len(found & crowd) >= 2)
         data = home("data", OTHER_UID)
         for _ in range(3):
             pid = strangers.start(uid=OTHER_UID, cwd=data)
             running.add(pid)
-            until(lambda found, pid=pid: pid in found)  # type: ignore[misc]
+            until_watched(lambda found, pid=pid: pid in found)  # type: ignore[misc]
             strangers.end(pid)
         log = sensor.log
     assert "Traceback" not in log
@@ -155,7 +169,7 @@ def test_root_can_choose_a_stranger_by_its_pid(strangers: Strangers) -> None:
     assert f"uid {UID}" in (caught.value.remedy or "")
 
 
-def _rule(folder: Path, text: str) -> allowed_users.Rule:
+def _rule(folder: Path, text: str) -> allowed_users.OwnerRule:
     path = folder / "servers.toml"
     path.write_text(text)
     path.chmod(0o644)

@@ -1,4 +1,4 @@
-"""For any bad input, commands print one clear error with a remedy, and exit with a distinct code."""
+"""Test that commands answer bad input with one clear error, a remedy and a distinct exit code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENDS = 60
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    """Start a stripped server, whose function names are only in a debug file."""
+    """Start a stripped server. The names of its InnoDB functions are only in a debug file."""
     with Server("mariadb-10.11") as server, Idle(server, 20):
         yield server
 
@@ -204,7 +204,7 @@ def test_a_damaged_debug_file_hides_no_other_names(
     assert (result.returncode, result.stderr) == (0, "")
     assert int(result.stdout.split()[0]) > 20
     assert "handle_one_connection" in result.stdout
-    [note] = [line for line in result.stdout.splitlines() if "frames have no name" in line]
+    [note] = [line for line in result.stdout.splitlines() if "frames are shown without names" in line]
     assert f"{build_id[2:]}.debug: " in note, f"no reason for ignoring the debug file: {note}"
 
 

@@ -1,12 +1,17 @@
-"""The child processes that read servers' files have no privileges, and their failures affect nothing else."""
+"""Test that the children that read servers' files have no privileges, and that failures are contained."""
 
 from __future__ import annotations
 
 import json
 import os
+import resource
+import struct
 import subprocess
 import sys
 import time
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +20,7 @@ import pytest
 from innoscope import _native
 from innoscope.target.proc import ProcFs
 from innoscope.toggles.backends import gdb
-from safety.hostile_elf import Section, elf
+from safety.hostile_elf import COMPRESSED, Section, elf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +56,19 @@ print(json.dumps({
     "new file": attempt(lambda: open("/tmp/innoscope-confined", "w")),
     "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
 }))
+"""
+
+
+_MEMORY = Path("/sys/fs/cgroup/memory")
+_GROUP_BYTES = 256 << 20
+#: More than the limit on the memory of the child, which also maps libraries.
+_UNTRUSTED_KIB = 400 << 10
+_IN_GROUP = """
+import os, pathlib, sys
+from innoscope import _native
+pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))
+try: print(_native.members_in_file(sys.argv[2], ["s.b"]))
+except _native.NativeError as error: print(error)
 """
 
 
@@ -105,6 +123,51 @@ def test_a_damaged_file_has_no_debug_information(tmp_path: Path) -> None:
     found = _native.members_in_file(str(path), ["s.b"])
     assert found is not None
     assert (found.found, found.missing) == ({}, {"s.b": "no debug information of s"})
+
+
+def test_memory_for_a_file_that_root_does_not_own_is_limited(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(large_debug_information())
+    os.chown(path, 65534, 65534)
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        missing, peak_kib = pool.submit(_missing_and_peak, path).result()
+    assert missing == {"s.b": "no debug information of s"}
+    assert peak_kib < _UNTRUSTED_KIB
+
+
+def _missing_and_peak(path: Path) -> tuple[dict[str, str], int]:
+    """Read types. Return the members that were not found, and the peak memory of the child in KiB."""
+    found = _native.members_in_file(str(path), ["s.b"])
+    assert found is not None
+    return dict(found.missing), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+
+
+@pytest.mark.skipif(not _MEMORY.is_dir(), reason="no memory controller of cgroup v1")
+def test_if_memory_is_short_only_the_reader_is_killed(tmp_path: Path) -> None:
+    """Read a file owned by root in a cgroup whose memory limit is too low for it."""
+    path = tmp_path / "large"
+    path.write_bytes(large_debug_information())
+    group = _MEMORY / f"innoscope-confined-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(_GROUP_BYTES))
+        done = subprocess.run(
+            [sys.executable, "-c", _IN_GROUP, str(group / "cgroup.procs"), str(path)],
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+    finally:
+        group.rmdir()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "it is the first one to be killed if memory is short" in done.stdout
+
+
+def large_debug_information() -> bytes:
+    """Build a file whose compressed debug information unpacks to 512 MiB, with a plausible ratio."""
+    piece = os.urandom(16 << 10) + bytes((1 << 20) - (16 << 10))
+    packer = zlib.compressobj(1)
+    body = b"".join(packer.compress(piece) for _ in range(512)) + packer.flush()
+    head = struct.pack("<IIQQ", 1, 0, 512 << 20, 1)
+    return elf([Section(b".debug_info", 1, head + body, COMPRESSED)])
 
 
 def descriptors() -> list[str]:

@@ -1,4 +1,4 @@
-"""No command lets a hostile server, file or argument control the user's terminal."""
+"""Test that no command lets a hostile server, file or argument control the user's terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import pytest
 
+from fake_agent import FakeAgent
 from innoscope.cli import main
 from innoscope.common.errors import ExitCode
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.model import Batch, Sampled, SharedValues
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from safety.command import innoscope
 from safety.hostile import EVIL, SHOWN, HostileServer
 from safety.terminal import (
@@ -41,15 +41,20 @@ COLOR: dict[str, str] = {}
 NO_COLOR = {"NO_COLOR": "1"}
 #: Commands that the quick suite also runs without colors. Together they cover all of emit.py.
 _UNCOLORED = ("stacks", "doctor", "diff", "toggle plan")
+_STALL = "stall-mysql-1-20260101T000000Z.innoscope"
 
 
 class Scene(NamedTuple):
-    """Input and output of the commands. ``files`` is a folder of hostile files, ``out`` a writable folder."""
+    """Input and output of the commands.
+
+    ``files`` is a directory of hostile files, ``out`` a writable directory.
+    """
 
     server: HostileServer
     refusing: HostileServer
     files: Path
     out: Path
+    agent: FakeAgent
 
     @property
     def pid(self) -> str:
@@ -69,9 +74,17 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         patch.delenv("DEBUGINFOD_URLS", raising=False)
         server = stack.enter_context(HostileServer())
         refusing = stack.enter_context(HostileServer("errors"))
-        known_screen = Scene(server, refusing, files, out)
+        agent = stack.enter_context(FakeAgent({"incidents": [_hostile_row()]}, {}))
+        known_screen = Scene(server, refusing, files, out, agent)
         _write_files(known_screen)
+        agent.contents[_STALL] = (files / "forged.innoscope").read_bytes()
         yield known_screen
+
+
+def _hostile_row() -> dict[str, object]:
+    """Return an entry of a hostile agent's list of incidents. Entries with another file name are ignored."""
+    names = dict.fromkeys(("server", "trigger", "finding", "title", "blocker"), EVIL.decode(errors="replace"))
+    return {"file": _STALL, "at": time.time(), "bytes": 1, "score": 1.0, **names}
 
 
 def _write_files(scene: Scene) -> None:
@@ -104,9 +117,11 @@ def _write_history(folder: Path) -> None:
     """Write a history in which all names are hostile."""
     name = EVIL.decode(errors="replace")
     now = int(time.time() * 1e6)
-    store = HistoryStore(folder, Bounds())
+    store = HistoryStore(folder, HistoryLimits())
     store.prepare()
-    hostile = Shape("connection", name, name, "0" * 32, name, name, name, None, name, name, (name, name))
+    hostile = SharedValues(
+        "connection", name, name, "0" * 32, name, name, name, None, name, name, (name, name)
+    )
     store.add(name, Batch([hostile], [Sampled(now, 1.0, [1], [0], [1], [None])], {"0" * 32: name}))
     store.close()
 
@@ -133,6 +148,7 @@ def full_suite_only(*runs: Run) -> list[Run]:
 
 _SAVED = "{files}/seen.innoscope"
 _P = ("-p", "{pid}")
+_A = ("-a", "{agent}")
 _SENSOR = ("--sensor-socket", "{out}/sensor")
 _REFUSING = ("-p", "{refusing}")
 #: The runs of each command. test_every_command_is_run fails if a command is missing here.
@@ -271,6 +287,9 @@ RUNS: dict[str, list[Run]] = {
         run("--dir", "{files}/history", "--server", evil),
     ],
     "history sql": [run("--dir", "{files}/history", f"SELECT '{evil}'"), run(evil, "--dir", "{files}")],
+    "incidents list": [run(*_A), run(*_A, "--json"), run("-a", evil), run("--agents", "{files}/garbage")],
+    "incidents fetch": [run(*_A, "--dir", "{out}/fetched"), run(*_A, evil, "--dir", "{out}/fetched")],
+    "incidents open": [run(*_A, "--dir", "{out}/opened"), run(*_A, evil, "--dir", "{out}/opened")],
     "toggle list": [run(*_P), run(*_P, "--json"), run(*_REFUSING)],
     "toggle show": [run("spin_rounds", *_P), run("spin_rounds", *_P, "--json"), run(evil, *_P)],
     "toggle plan": [
@@ -295,7 +314,7 @@ RUNS: dict[str, list[Run]] = {
         run("--defaults-file", evil, "--check"),
         run(
             "--web.listen-address",
-            "127.0.0.1:{port}",
+            "127.0.0.1:0",
             "--sensor-socket",
             "{out}/agents",
             "--log-level",
@@ -328,12 +347,10 @@ def test_every_command_is_run() -> None:
 
 
 def _filled(arguments: tuple[str, ...], scene: Scene) -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     values = {
         "{pid}": scene.pid, "{refusing}": str(scene.refusing.pid), "{files}": str(scene.files),
-        "{out}": str(scene.out), "{socket}": str(scene.server.socket), "{port}": str(port),
+        "{out}": str(scene.out), "{socket}": str(scene.server.socket),
+        "{agent}": scene.agent.url,
     }  # fmt: skip
     filled = list(arguments)
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Hostile names in a real server do not control the user's terminal."""
+"""Test that hostile names in a real server do not control the user's terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from safety.agenting import Running
 from safety.hostile import EVIL, SHOWN
+from safety.sensing import Sensing
 from safety.terminal import run_on_terminal, violations, without_colors
 from scale import few, long
 from servers import Server
@@ -83,6 +85,25 @@ def test_names_of_users_schemas_and_columns_are_escaped(server: Server, argument
 
     assert not violations(output, without_colors), output[-3000:]
     assert any(text in output.decode() for text in SHOWN), output[-3000:]
+
+
+_PAGES = (
+    "/", "/metrics", "/api/status", "/api/incidents",
+    "/api/findings", "/api/findings?format=text", "/api/sessions", "/api/flame",
+    *(f"/api/stacks?format={form}" for form in ("text", "tree", "folded", "json", "speedscope", "html")),
+)  # fmt: skip
+
+
+def test_http_responses_are_escaped(server: Server) -> None:
+    """Check what curl would write to a terminal."""
+    with Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
+        until(lambda: any(text.encode() in agent.get("/api/findings?format=text")[1] for text in SHOWN))
+        until(lambda: agent.get("/api/sessions")[0] == agent.get("/api/stacks")[0] == 200)
+        pages = {path: agent.get(path) for path in _PAGES}
+
+    for path, (status, body) in pages.items():
+        assert status == 200, (path, body)
+        assert not violations(body), (path, violations(body))
 
 
 @long("tests/safety/test_escapes.py has incident files")

@@ -28,9 +28,10 @@ from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes import attachment as attaching
 from innoscope.probes import governor, governor_retry
 from innoscope.target.discover import find_one
+from safety.injecting import ERRORS, Fault, panic, rotated
 from safety.leftovers import altered
 from safety.well import assert_well
-from scale import count, few
+from scale import few
 from servers import Server
 from workloads import Fsync
 
@@ -43,62 +44,12 @@ PAUSE_S: Final = 0.2
 FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
 #: A budget below the cost of the probes under this load.
 BUDGET: Final = 0.0002
-_HASH: Final = 1
-
-
-def _panic() -> None:
-    """Cause a real panic of the core: read a map with values that are larger than the address space."""
-    descriptor = _native.create_map("panic", _HASH, 4, 8, 1, 0)
-    try:
-        _native.BpfMap(descriptor, words=1 << 61).entries()
-    finally:
-        os.close(descriptor)
-
-
-def _raise(error: BaseException) -> Callable[[], None]:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-ERRORS: Final[dict[str, Callable[[], None]]] = {
-    "OSError": _raise(OSError(12, "Cannot allocate memory")),
-    "NativeError": _raise(_native.NativeError("bpf", "made for this test")),
-    "MemoryError": _raise(MemoryError()),
-    "PanicException": _panic,
-}
 
 
 def test_the_injected_panic_is_a_panic() -> None:
     with pytest.raises(BaseException, match="capacity overflow") as raised:
-        _panic()
+        panic()
     assert type(raised.value).__name__ == "PanicException"
-
-
-class _Fault:
-    """A wrapper around a function. Calls to the function fail while the fault is armed."""
-
-    def __init__(self, real: Any) -> None:
-        self.real = real
-        self.fail: Callable[[], None] | None = None
-        self.failed_at: float | None = None
-        self.once = False
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if self.fail is not None:
-            if self.failed_at is None:
-                self.failed_at = time.monotonic()
-            elif self.once:
-                return self.real(*arguments, **named)
-            self.fail()
-        return self.real(*arguments, **named)
-
-    def arm(self, fail: Callable[[], None]) -> None:
-        self.fail, self.failed_at = fail, None
-
-    def disarm(self) -> None:
-        self.fail = None
 
 
 class _Table:
@@ -106,7 +57,7 @@ class _Table:
 
     def __init__(self, real: Any, method: str) -> None:
         self._real = real
-        self.fault = _Fault(getattr(real, method))
+        self.fault = Fault(getattr(real, method))
         setattr(self, method, self.fault)
 
     def __getattr__(self, name: str) -> Any:
@@ -144,13 +95,6 @@ _QUICK_STARTING: Final = (
 )  # fmt: skip
 
 
-def _errors(number: int) -> list[str]:
-    """Return the errors to raise from call number ``number``."""
-    names = list(ERRORS)
-    first = number % len(names)
-    return [*names[first:], *names[:first]][: count(quick=1, full=len(names))]
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("mysql-5.6.24") as server, Fsync(server, 4):
@@ -179,10 +123,10 @@ def collector(server: Server) -> Iterator[ProbesCollector]:
     yield collector
     collector.close()
     # If the guard's thread began to detach before `close`, it finishes detaching afterwards.
-    assert _until(lambda: altered(server.pid) == set(), WITHIN_S)
+    assert _until(lambda: altered(server.pid) == set(), BACK_S)
 
 
-def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch) -> _Fault:
+def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch) -> Fault:
     ruling = collector.start_once()
     if call.startswith("map "):
         name, method = call.removeprefix("map ").split(".")
@@ -195,13 +139,13 @@ def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPat
         "governor": governor, "governor.totals": ruling.totals, "descriptors": collector._descriptors,
         "selftest": collector._selftest,
     }  # fmt: skip
-    fault = _Fault(getattr(owners[where], name))
+    fault = Fault(getattr(owners[where], name))
     monkeypatch.setattr(owners[where], name, fault)
     return fault
 
 
 def _links() -> int:
-    """Count this process's uprobe links, but not iterator links, which a failed test may keep open."""
+    """Count this process's uprobe links and perf events; a failed test may keep iterator links open."""
     found = 0
     for one in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor has been closed
@@ -237,7 +181,7 @@ def test_probes_survive_a_failing_call(
     fault = _inject(collector, call, monkeypatch)
     reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.disable" else fault
     fault.once = call in _ONCE
-    for name in _errors(_CALLS.index(call)):
+    for name in rotated(_CALLS.index(call)):
         fail = ERRORS[name]
         fault.arm(fail)
         if call == "attachment.disable":  # only called after another call has failed
@@ -275,17 +219,17 @@ def test_probes_survive_a_failing_call_at_the_start(
 ) -> None:
     where, _, name = call.rpartition(".")
     owner = {"attaching": attaching, "collecting": collecting, "_native": _native}[where]
-    for error in _errors(_STARTING.index(call)):
+    for error in rotated(_STARTING.index(call)):
         with monkeypatch.context() as patch:
-            fault = _Fault(getattr(owner, name))
+            fault = Fault(getattr(owner, name))
             patch.setattr(owner, name, fault)
             fault.arm(ERRORS[error])
             # A NativeError means that the kernel does not support probes, so there is no retry.
             _starts(server, fault, comes_back=error != "NativeError")
-    assert altered(server.pid) == set()
+    assert _until(lambda: altered(server.pid) == set(), BACK_S)  # removed a little later
 
 
-def _starts(server: Server, fault: _Fault, *, comes_back: bool) -> None:
+def _starts(server: Server, fault: Fault, *, comes_back: bool) -> None:
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, attach_soon=True)
     try:
         assert _until(lambda: fault.failed_at is not None, BACK_S)

@@ -1,6 +1,7 @@
-"""No literal of a statement is in the agent's memory, files, pages, pushes or logs.
+"""Test that no literal from a statement is in the agent's memory, files, pages, pushes or logs.
 
-The agent has the environment of its unit, because the secrets in its memory would be in freed memory.
+The agent runs with its unit's environment, which makes malloc overwrite freed memory. Otherwise, freed memory
+could still contain literals.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import pytest
 
+from otlp_receiver import OtlpReceiver
 from receiver import Receiver
 from safety.agenting import Running
 from safety.planted_statements import DATABASE, DIGESTS, SECRETS, busy, leaks
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 60
 NAME = "under%20test"
-#: While CALL runs, the process list shows the inner statement. MySQL 8.0 masks passwords.
+#: Minimum number of secrets that the process list shows. While CALL runs, the list shows the inner
+#: statement, and MySQL 8.0 masks passwords.
 SHOWN = len(SECRETS) - 3
 PAGES = (
     "/",
@@ -57,20 +60,20 @@ SERVERS = few(
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_agent_has_no_literals(name: str, tmp_path: Path) -> None:
+def test_agent_has_no_literals(name: str, folder: Path) -> None:
     found: dict[str, set[str]] = {}
     environment = dict(one.split("=", 1) for one in Unit.named("agent").settings["Environment"])
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        folder.chmod(0o755)
     with ExitStack() as stack:
         server = stack.enter_context(Server(name))
         receiver = stack.enter_context(Receiver())
+        otlp = stack.enter_context(OtlpReceiver())
         sensing = stack.enter_context(Sensing("--no-probes", only=[server]))
         options = (
             f"[push]\nurl = '{receiver.url}'\nkind = 'pyroscope'\ninterval_seconds = 10",
+            f"[otlp]\nurl = '{otlp.url}'\ninterval_seconds = 10\nprofiles = true",
             "[stacks]\npoll_seconds = 1",
             "[watch]\ntriggers = ['threads.row_lock>=5']\nfor_seconds = 0\nseconds = 2\nbefore_seconds = 2",
-            f"directory = '{tmp_path}/incidents'",
+            f"directory = '{folder}/incidents'",
         )
         agent = stack.enter_context(
             Running(server, sensor=sensing.path, options=options, environment=environment)
@@ -79,6 +82,7 @@ def test_agent_has_no_literals(name: str, tmp_path: Path) -> None:
         with busy(server):
             agent.until(lambda scrape: scrape.value("incidents_total") == 1, PATIENCE_S)
             receiver.until(lambda: len(receiver.received) >= 1, PATIENCE_S)
+            otlp.until(lambda: all(otlp.signals.values()), PATIENCE_S)
             for page in PAGES:
                 status, body = agent.get(page)
                 assert status == 200, (page, body)
@@ -95,7 +99,9 @@ def test_agent_has_no_literals(name: str, tmp_path: Path) -> None:
             }
         for one in receiver.received:
             found["push"] = found.get("push", set()) | leaks(_unzipped(one.raw)) | leaks(str(one).encode())
-        for path in [*agent.history.rglob("*"), *(tmp_path / "incidents").rglob("*")]:
+        found |= {f"OTLP: {signal}": leaks(str(sent).encode()) for signal, sent in otlp.signals.items()}
+        assert otlp.complaints == []
+        for path in [*agent.history.rglob("*"), *(folder / "incidents").rglob("*")]:
             if path.is_file():
                 found[path.name] = found.get(path.name, set()) | leaks(_unzipped(path.read_bytes()))
         values, digests = _parquet(agent.history)

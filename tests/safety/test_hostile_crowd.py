@@ -1,4 +1,4 @@
-"""The files of many hostile processes share one memory limit."""
+"""Test that the files of many hostile processes share one memory limit."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def compile_mapping(folder: Path) -> Path:
 
 
 @contextmanager
-def running(*command: Path) -> Iterator[int]:
+def running(*command: Path, uid: int | None = None) -> Iterator[int]:
     """Start a program and yield its pid once it has mapped its files."""
-    with Keeper() as keeper, subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with Keeper() as keeper, subprocess.Popen(command, stdout=subprocess.PIPE, user=uid) as process:
         keeper.watch(process.pid)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -1,4 +1,4 @@
-"""Hostile contents of a server's memory are handled in less than 1 s and with less than 64 MB."""
+"""Test that hostile contents of a server's memory are handled in less than 1 s and with less than 64 MiB."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_hostile_memory_delays_no_other_server(tmp_path: Path) -> None:
 
 
 def test_servers_need_a_quarter_of_the_limits() -> None:
-    """Check that the first read of a real server uses at most a quarter of the limit of CPU time."""
+    """Check that the first read of a real server uses at most a quarter of the CPU time limit."""
     with Server("mysql-9.7") as server:
         reader = MemoryReader(find_one(server.pid))
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""A sensor that takes hostile processes for servers still watches the real server."""
+"""Test that a sensor that takes hostile processes for servers still watches the real server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An incident file contains no secret and no literal, and yields the same findings on another machine."""
+"""Test that an incident file contains no secrets or literals, and yields the same findings elsewhere."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOT_ALWAYS_SHOWN = {"Zq1Create", "Zq5Foreign", "Zq10Password"}
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """Return a folder that all users can read."""
+    """Return a directory that all users can read."""
     with tempfile.TemporaryDirectory(prefix="innoscope-incident-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

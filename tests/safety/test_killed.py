@@ -1,11 +1,12 @@
-"""If `stacks` is killed with SIGKILL at any time, the server keeps running and responding, and is not traced.
+"""Test that the server keeps running and responding, and is not traced, if `stacks` is killed with SIGKILL.
 
 Half of the kills happen during the first snapshot: a gdb or eu-stack that is killed at that time leaves the
-server stopped. The times are random, from a fixed seed.
+server stopped. The times are random, with a fixed seed.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -70,7 +71,7 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
     one, all_of_them = (_duration(server.pid, method, snapshots) for snapshots in (1, SNAPSHOTS))
     draw = random.Random(SEED)  # noqa: S311
     killed = 0
-    for number in range(2 * KILLS):  # more than KILLS: a run that ends before its kill does not count
+    for number in itertools.count():  # a run that ends before its kill does not count
         if killed == KILLS:
             break
         moment = draw.uniform(0, one if number % 2 else all_of_them)
@@ -81,7 +82,6 @@ def test_the_server_runs_after_a_kill_at_a_random_moment(server: Server, method:
             process.kill()
             killed += process.wait() == -signal.SIGKILL
         assert_well(server)
-    assert killed == KILLS
     assert orphans() == set()
 
 

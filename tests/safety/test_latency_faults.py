@@ -1,8 +1,7 @@
-"""A latency profile leaves nothing behind. Where it cannot or must not run, it names the next command."""
+"""Test that a latency profile leaves nothing behind, and names the next command where it cannot run."""
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 #: A budget that is not exceeded even on a busy machine.
 ANY = ("--budget", 1)
+#: A progress line that counts at least one sampled statement.
+SOME = r"\b[1-9][\d,]* statements"
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def _until_detached(server: Server) -> None:
 
 
 def test_the_document_of_a_running_server(server: Server) -> None:
-    result = innoscope("latency", "2s", "--pid", server.pid, "--json", *ANY)
-    assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    with Tracing(server, "60s", "--json", *ANY, command="latency") as profiling:
+        profiling.progress.wait_for(SOME)
+    found = profiling.document()
     assert 0 < found["latency"]["count"] <= found["statements"]
     assert any(one["text"].startswith("INSERT INTO `t1`") for one in found["digests"])
     assert sum(one["mean"] for one in found["latency"]["waits"]) == pytest.approx(1, abs=1e-3)
@@ -62,7 +63,7 @@ def test_a_killed_profile_leaves_nothing_in_the_kernel(server: Server) -> None:
 
 def test_an_interrupted_profile_prints_its_result(server: Server) -> None:
     with Tracing(server, "60s", *ANY, command="latency") as profiling:
-        time.sleep(2)
+        profiling.progress.wait_for(SOME)
         profiling.process.send_signal(signal.SIGINT)
         assert profiling.finish() == 0, profiling.err
     assert "interrupted after" in profiling.out
@@ -72,7 +73,7 @@ def test_an_interrupted_profile_prints_its_result(server: Server) -> None:
 def test_a_profile_ends_with_its_server_and_prints_its_result() -> None:
     with Server("mysql-5.6.24") as server:
         with Fsync(server, 2), Tracing(server, "60s", *ANY, command="latency") as profiling:
-            time.sleep(2)
+            profiling.progress.wait_for(SOME)
             server.kill()
             code = profiling.finish()
         assert code == NoSuchProcess.exit_code, profiling.err

@@ -1,4 +1,4 @@
-"""Snapshots work for a server in separate namespaces, and for a server whose executable was replaced."""
+"""Test snapshots of servers in separate namespaces, and of servers whose executable was replaced."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import snapshot_methods
 from safety.command import innoscope
 from safety.contained import NAMESPACES, ContainedServer, installed_in
+from safety.counter import threads as threads_of
 from servers import SERVERS, Server, fetch
 from workloads import Idle, Sleep
 
@@ -95,9 +96,10 @@ def test_a_contained_server_is_found_by_pid_socket_and_port(
 def test_stacks_have_names_and_both_thread_ids(contained: tuple[Server, Sleep], method: str) -> None:
     server, workload = contained
 
+    ours = threads_of(server.pid)
     dump = _snapshot(server.pid, "--method", method)
 
-    ours = {int(entry.name) for entry in Path(f"/proc/{server.pid}/task").iterdir()}
+    ours |= threads_of(server.pid)  # a thread of a pool may have exited meanwhile
     threads = dump["threads"]
     assert {thread["tid"] for thread in threads} <= ours
     assert len(threads) > IDLE + SLEEPERS
@@ -134,7 +136,7 @@ def test_doctor_finds_no_problem(contained: tuple[Server, Sleep]) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Yield a folder in /tmp, to keep paths short: a Unix socket path is limited to 107 bytes."""
+    """Yield a directory in /tmp, to keep paths short: a Unix socket path is limited to 107 bytes."""
     with tempfile.TemporaryDirectory(prefix="innoscope-upgrade-", dir="/tmp") as path:
         yield Path(path)
 

@@ -1,4 +1,4 @@
-"""Many snapshots of a thousand connections under load do not stop, signal or trace the server."""
+"""Test that many snapshots of a thousand connections under load do not stop, signal or trace the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SNAPSHOTS = count(quick=30, full=500)
 FOUND = 18  # exit code of diagnose with findings, here a row lock with waiters
-COMMANDS = 10  # number of snapshots taken with the command line
+COMMANDS = 10  # number of `innoscope stacks` commands to run
 
 #: Number of calls that return EINTR when a tool stops the server for a snapshot. The stop interrupts the
 #: system calls of all sleeping threads. The kernel restarts most of them, but neither io_getevents in

@@ -1,6 +1,6 @@
-"""If the sensor or the agent is killed while probes are compiled, attached or counting, no probe remains.
+"""Test that no probe remains if the sensor or the agent is killed while its probes start or count.
 
-The killed process is alternately a sensor whose agent keeps running, and an agent with its own sensor. Half
+The kills alternate between a sensor whose agent keeps running and an agent with its own sensor. Half
 of the kills happen before the first probe counts. Only one server is visible to the processes, because
 probes on other servers would delay their exit.
 """
@@ -30,14 +30,14 @@ from workloads import Fsync
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: Number of kills, of sensors and agents together.
+#: Total number of kills of sensors and agents.
 KILLS = count(quick=4, full=50)
 SEED = 20261121
 #: An environment variable that marks all processes started while it is set.
 MARK = "INNOSCOPE_KILLED_PROBING"
 ATTACHED_S = 60
-#: Seconds that the kernel needs to detach the probes of an exited process: one at a time, about 100 ms each,
-#: under a lock that all processes with probes share.
+#: Maximum seconds until nothing remains: the kernel detaches the probes of an exited process one at a time,
+#: in up to 100 ms each, under a lock that all processes with probes share.
 GONE_S = 60
 #: The families that the sensor attaches: few, so that the kernel detaches them quickly and the test has time
 #: for more kills. An agent's own sensor attaches all probes.
@@ -94,8 +94,8 @@ def test_nothing_remains_after_a_kill(server: ContainedServer, monkeypatch: pyte
                 onlooker.until(_probed)
             attached += _attached(victim, server)
             _kill(victim, server)
-            now = onlooker.until(lambda scrape: scrape.value("sensor_up") == 0)
-            assert (now.why("probes"), now.value("sql_up")) == ("gone", 1)
+            now = onlooker.until(lambda scrape: (scrape.value("sensor_up"), scrape.value("sql_up")) == (0, 1))
+            assert now.why("probes") == "gone"
         sensing.start()
         onlooker.until(_probed)
     assert attached >= KILLS // 2

@@ -1,4 +1,4 @@
-"""Profiles work for servers with very many threads, and while threads start and exit continually."""
+"""Test profiles of servers with very many threads, and while threads start and exit continually."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles end cleanly if they are interrupted or fail, and work during recovery and shutdown.
+"""Test that profiles end cleanly if they are interrupted or fail, and work during recovery and shutdown.
 
 During recovery and shutdown, SQL is unavailable.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -26,11 +27,13 @@ from safety.command import INNOSCOPE, assert_one_clear_error, innoscope
 from safety.command import run as run_command
 from safety.leftovers import orphans
 from safety.privileges import denying, nobody, without_bpf
+from safety.progress import Progress
 from safety.recovering import DOUBLINGS, ROOMY, ROOMY_9, TIGHT, TIGHT_9, make_redo
-from safety.slow_shutdown import OPTIONS, make_backlog
+from safety.slow_shutdown import OPTIONS, backlog
 from safety.well import assert_well
 from scale import count, few, long
 from servers import Server
+from waiting import until
 from workloads import Burn, Idle
 
 if TYPE_CHECKING:
@@ -38,10 +41,14 @@ if TYPE_CHECKING:
 
     from servers.launch import Options
 
+#: A progress line that counts at least ten samples or waits: the stack of a single one may be incomplete.
+SOME = r"\b[1-9][\d,]*\d (?:samples|records of waits)"
 KILLS = count(quick=2, full=8)
+#: A line in the log of MySQL 9.7 or 5.6 which says that InnoDB starts.
+_RECOVERING = re.compile(r"InnoDB initialization has started|Starting crash recovery")
 _HERE = Path(__file__).parent
 _KINDS = {"on-cpu": [], "off-cpu": ["--off-cpu"]}
-#: Command prefixes for CPU profiles with BPF, with perf events per CPU, and with perf events per thread.
+#: Command prefixes of profiles: both kinds with BPF, and CPU time with per-CPU and per-thread perf events.
 _UNDER = {"on-cpu": [], "off-cpu": [], "perf": denying("bpf"), "perf-threads": without_bpf()}
 
 
@@ -51,10 +58,14 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def _start(pid: int, kind: str, *arguments: object) -> subprocess.Popen[str]:
+def _command(pid: int, kind: str, *arguments: object) -> list[str]:
     command = [*_UNDER[kind], INNOSCOPE, "profile", "--pid", pid, *_KINDS.get(kind, []), *arguments]
+    return list(map(str, command))
+
+
+def _start(pid: int, kind: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        list(map(str, command)),
+        _command(pid, kind, *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,11 +86,12 @@ def _until_attached(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("kind", _UNDER)
 def test_ctrl_c_prints_the_profile_so_far(server: Server, kind: str) -> None:
-    process = _start(server.pid, kind, "--seconds", 60)
-    _until_attached(process)
-    time.sleep(0.5)
+    progress = Progress()
+    process = progress.start(_command(server.pid, kind, "--seconds", 60))
+    progress.wait_for(SOME)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=30)
+    err = progress.finish()
 
     assert process.returncode == 0, err
     assert "interrupted after" in out
@@ -89,11 +101,12 @@ def test_ctrl_c_prints_the_profile_so_far(server: Server, kind: str) -> None:
 @pytest.mark.parametrize("kind", _UNDER)
 def test_a_profile_ends_with_its_server(kind: str) -> None:
     with Server("mysql-5.6.24") as server, Burn(server, 1):
-        process = _start(server.pid, kind, "--seconds", 60, "--json")
-        _until_attached(process)
-        time.sleep(0.5)
+        progress = Progress()
+        process = progress.start(_command(server.pid, kind, "--seconds", 60, "--json"))
+        progress.wait_for(SOME)
         server.kill()
-        out, err = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=30)
+        err = progress.finish()
 
     assert process.returncode == 4, err
     profile = json.loads(out)
@@ -162,7 +175,9 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
             **tight,
             "performance_schema": "OFF",
         }  # performance_schema's tables would delay the recovery by a second
+        before = len(server.error_log.read_text())
         server.start(wait=False)
+        until(lambda: _RECOVERING.search(server.error_log.read_text()[before:]), every_s=0.01)
         progress: list[str] = []
         target = _found(server.pid)
         with pytest.raises(pymysql.err.OperationalError, match="connect"):
@@ -181,8 +196,7 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
 )
 def test_a_slow_shutdown_is_profiled(name: str) -> None:
     """Profile a shutdown until the server has exited."""
-    with Server(name, options=OPTIONS) as server:
-        make_backlog(server)
+    with Server(name, options=OPTIONS) as server, backlog(server):
         process = _start(server.pid, "on-cpu", "--seconds", 60, "--json")
         _until_attached(process)
         server.stop()
@@ -194,7 +208,7 @@ def test_a_slow_shutdown_is_profiled(name: str) -> None:
 
 
 def _found(pid: int) -> Any:
-    """Return the target; retry while the new process has not executed the server's program yet."""
+    """Return the target; retry until the new process has exec'd the server."""
     deadline = time.monotonic() + 10
     while True:
         try:

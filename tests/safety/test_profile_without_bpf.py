@@ -1,4 +1,4 @@
-"""Without BPF, CPU profiles are taken with perf events. They agree with BPF's profiles, and stop nothing."""
+"""Test that CPU profiles without BPF, from perf events, agree with BPF's profiles and stop nothing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
 
 SECONDS = 6
 FREQUENCY = 499
-#: Per-CPU clock events, for all time; or per-thread clock events, for the time in user mode only.
-_PER_CPU, _PER_THREAD = denying("bpf"), without_bpf()
+#: Command prefix under which per-CPU clock events are available; they sample user time and kernel time.
+_PER_CPU = denying("bpf")
+#: Command prefix under which only per-thread clock events are available; they sample only user time.
+_PER_THREAD = without_bpf()
 _DENIED, _LESS = "BPF denied", "no CAP_BPF, CAP_PERFMON"
 RIGHTS = [pytest.param(_PER_CPU, id=_DENIED), pytest.param(_PER_THREAD, id=_LESS)]
+#: A function of MySQL 5.6 whose frame has two arrays of 8 kB each (btr_path_t, 250 slots).
+_WITH_ARRAYS = "btr_estimate_n_rows_in_range"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +43,7 @@ def server() -> Iterator[Server]:
 def _both(pid: int, rights: list[str]) -> tuple[dict[str, Any], Profile]:
     """Profile a server without BPF and with BPF at the same time.
 
-    If time in the kernel is not sampled without BPF, it is removed from the profile with BPF.
+    If the run without BPF cannot sample kernel time, drop kernel time from the BPF profile, too.
     """
     without_kernel = rights is _PER_THREAD
     command = [*rights, INNOSCOPE, "profile", "--json", "--pid", str(pid)]
@@ -52,6 +56,22 @@ def _both(pid: int, rights: list[str]) -> tuple[dict[str, Any], Profile]:
     if without_kernel:
         by_bpf.rows = [row for row in by_bpf.rows if not row.thread.frames[0].kernel]
     return by_perf, by_bpf
+
+
+def _check_complete(profile: dict[str, Any]) -> None:
+    """Check that nearly all stacks of a profile are complete.
+
+    A few are not: a thread can be sampled at an instruction from which its stack cannot be unwound. Stacks
+    that end in the middle of a frame of ``_WITH_ARRAYS`` are not counted: perf events do not copy beyond a
+    page that was never touched, and the arrays of that frame can have such pages.
+    """
+    doubtful = [stack for stack in profile["stacks"] if set(stack["trust"]) != {"on_cpu"}]
+    cut_in_arrays = sum(
+        stack["trust"].get("truncated", 0)
+        for stack in doubtful
+        if stack["frames"][-1]["function"] == _WITH_ARRAYS
+    )
+    assert profile["tally"]["on_cpu"] >= 0.98 * (profile["total"] - cut_in_arrays), json.dumps(doubtful)
 
 
 @pytest.mark.parametrize("rights", RIGHTS)
@@ -69,7 +89,7 @@ def test_functions_agree_with_those_by_bpf(server: Server, rights: list[str]) ->
     print(f"\n{'function':40}   bpf  perf\n{table}")
     assert max(abs(bpf.get(name, 0) - perf.get(name, 0)) for name in names) < 3
     assert same_top(perf, bpf)
-    assert by_perf["tally"]["on_cpu"] >= 0.98 * by_perf["total"]
+    _check_complete(by_perf)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +107,7 @@ def test_samples_add_up_to_the_cpu_time(server: Server, rights: list[str]) -> No
 
 @pytest.mark.parametrize("rights", RIGHTS)
 def test_nothing_is_stopped(server: Server, rights: list[str]) -> None:
-    """Also check the notes, which say how the profile differs without the privileges."""
+    """Also check the notes, which explain how the profile differs without the privileges."""
     with Burn(server, 2), Disturbances(server.pid) as disturbances:
         result = innoscope("profile", "--pid", server.pid, "--seconds", 1, "--json", under=rights)
     assert result.returncode == 0, result.stderr
@@ -108,14 +128,13 @@ def test_kernel_functions_are_shown(server: Server) -> None:
     in_kernel = [stack["frames"] for stack in document["stacks"] if stack["frames"][0]["kernel"]]
     assert in_kernel
     assert all(frames[0]["function"] for frames in in_kernel)
-    # A thread can be sampled at an instruction from which its stack cannot be unwound.
-    assert document["tally"]["on_cpu"] >= 0.98 * document["total"]
+    _check_complete(document)
     complete = [stack["frames"] for stack in document["stacks"] if set(stack["trust"]) == {"on_cpu"}]
     assert all(frames[-1]["function"] in ("clone3", "__clone", "_start") for frames in complete)
 
 
 def test_small_rings_are_used_if_locked_memory_is_limited(server: Server) -> None:
-    """Without CAP_IPC_LOCK and with RLIMIT_MEMLOCK = 0, the limit is the kernel's perf_event_mlock_kb."""
+    """Drop CAP_IPC_LOCK and set RLIMIT_MEMLOCK to 0; the kernel's perf_event_mlock_kb is then the limit."""
     less = "-bpf,-perfmon,-sys_admin,-ipc_lock,-sys_resource"
     limited = ["prlimit", "--memlock=0:0", "setpriv", "--bounding-set", less, "--inh-caps", less]
     with Burn(server, 2):

@@ -1,4 +1,4 @@
-"""Compiled probes are cached. A cached file is used only if no other user can have written it."""
+"""Test that compiled probes are cached, and that a file that another user may have written is not used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from innoscope.common.cache import Cache
 from innoscope.common.errors import KernelUnable
 from innoscope.probes.loader import compile_and_load
-from innoscope.probes.object_file import Compiled, Shape
+from innoscope.probes.object_file import Compiled, MapShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ int probe(struct pt_regs *ctx)
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of cached programs."""
+    """Return the directory of cached programs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "innoscope" / "programs"
 
@@ -106,7 +106,7 @@ def _cut(file: Path) -> None:
 
 def _refused_by_the_kernel(file: Path) -> None:
     """Cache a program without an exit instruction, which the verifier rejects."""
-    code = Compiled({"probe": bytes(16)}, (Shape("seen", 2, 4, 8, 1, 0),))
+    code = Compiled({"probe": bytes(16)}, (MapShape("seen", 2, 4, 8, 1, 0),))
     Cache("programs", 64).write(file.name, code.pack())
 
 

@@ -1,4 +1,4 @@
-"""Metrics remain correct across a crash recovery, and across an upgrade of the running server."""
+"""Test that metrics remain correct across a crash recovery, and across an upgrade of the running server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes, logs, pages and errors reveal no passwords, and other users cannot access Innoscope's files."""
+"""Test that nothing reveals passwords, and that other users cannot access Innoscope's files."""
 
 from __future__ import annotations
 
@@ -89,12 +89,10 @@ def stranger(pid: int, path: Path, *files: Path) -> list[str]:
 
 @pytest.mark.parametrize("password", [PASSWORD, WRONG], ids=["right", "wrong"])
 def test_passwords_are_not_visible_to_others(
-    password: str, server: Server, sensing: Sensing, tmp_path: Path
+    password: str, server: Server, sensing: Sensing, folder: Path
 ) -> None:
     """Check processes, logs and pages, with the right password and with a wrong one."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    file = written(tmp_path / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
+    file = written(folder / "my.cnf", f"[client]\nuser={ACCOUNT}\npassword={password}\n")
     arguments = ("--defaults-file", file, "--log-level", "debug")
     with Running(server, *arguments, sensor=sensing.path) as agent:
         up = int(password == PASSWORD)
@@ -167,7 +165,7 @@ def test_errors_in_the_web_configuration_show_no_secret(text: str, tmp_path: Pat
 
 
 def test_option_files_with_unsafe_permissions_are_reported(tmp_path: Path) -> None:
-    """Warn if all users can read the file, and reject it if all users can write it."""
+    """Check that a world-readable file causes a warning, and that a world-writable file is rejected."""
     file = written(tmp_path / "my.cnf", f"[client]\npassword={PASSWORD}\n[broken\n=\n\0\n", 0o644)
     main = written(tmp_path / "agent.toml", f"[sql]\ndefaults_file = '{file}'\n")
 
@@ -200,7 +198,7 @@ def test_the_status_file_of_toggles_is_readable_but_not_writable(folder: Path) -
 
 
 def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
-    """Write toggles.json as root into the sensor's folder, where the sensor's user could create links."""
+    """Write toggles.json as root into the sensor's directory, where the sensor's user could create links."""
     victim = written(tmp_path / "victim", "precious")
     run = tmp_path / "run"
     run.mkdir()
@@ -229,7 +227,7 @@ def test_status_files_are_not_written_through_links(tmp_path: Path) -> None:
 
 
 def test_the_sensors_socket_is_not_created_through_links(tmp_path: Path) -> None:
-    """Check that a user with write access to the socket's folder cannot change other files through links."""
+    """Check that a user who can write to the socket's directory cannot change other files through links."""
     victim = written(tmp_path / "victim", "precious")
     path = tmp_path / "run" / "sensor.sock"
     path.parent.mkdir()

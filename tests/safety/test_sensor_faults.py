@@ -1,4 +1,4 @@
-"""Clients cannot block the sensor or query it without permission. Servers keep running if it ends."""
+"""Test that clients cannot block the sensor or query it without permission, and that its exit is harmless."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,22 +25,27 @@ from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes.calibration import known_cost
 from innoscope.target.discover import find_one
 from safety.command import assert_one_clear_error, innoscope
+from safety.hostile_main import queued
 from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
-from safety.well import assert_well
+from safety.well import assert_well, statuses
 from scale import count, few
 from servers import Server
 from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from innoscope.probes.attachment import Attachment
     from innoscope.probes.calibration import HitCost
 
 QUICK_S = 1.0
 KILLS = count(quick=3, full=20)
+#: Number of times that a sensor is ended. An end takes the sensor's own time and the time that it waits for a
+#: CPU, so the quickest one shows the sensor's time.
+ENDS = 3
 SEED = 20261121
 #: A script that sends a request as another user and prints the reply.
 _ASK = """
@@ -91,10 +95,10 @@ def is_closed(wire: socket.socket) -> bool:
 
 
 def reply_time(sensing: Sensing) -> float:
-    """Query the sensor and return the seconds until its reply."""
-    began = time.monotonic()
+    """Query the sensor. Return the seconds until its reply, besides those that this thread is queued."""
+    began = time.monotonic() - queued()
     sensing.client.collect()
-    return time.monotonic() - began
+    return time.monotonic() - queued() - began
 
 
 def test_the_sensor_replies_to_root_and_its_socket_is_not_public(sensing: Sensing) -> None:
@@ -228,19 +232,23 @@ def test_a_file_that_is_not_a_socket_is_not_replaced(tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_the_sensor_at_once_and_removes_its_socket(server: Server) -> None:
+    took = []
     with Sensing(only=[server]) as sensing:
-        assert of_pid(sensing.client.collect(), server.pid) is not None
-        began = time.monotonic()
-        code = sensing.terminate()
-        took = time.monotonic() - began
+        for number in range(ENDS):
+            if number:
+                sensing.start()
+            assert of_pid(sensing.client.collect(), server.pid) is not None
+            began = time.monotonic()
+            code = sensing.terminate()
+            took.append(time.monotonic() - began)
 
-        assert (code, sensing.path.exists()) == (0, False)
-        assert took < 1
-        assert "Traceback" not in sensing.log
-        with pytest.raises(SensorDown, match="No such file") as caught:
-            sensing.client.hello()
-        assert caught.value.remedy is not None
-        assert "innoscope sensor --sensor-socket" in caught.value.remedy
+            assert (code, sensing.path.exists()) == (0, False)
+            assert "Traceback" not in sensing.log
+            with pytest.raises(SensorDown, match="No such file") as caught:
+                sensing.client.hello()
+            assert caught.value.remedy is not None
+            assert "innoscope sensor --sensor-socket" in caught.value.remedy
+    assert min(took) < QUICK_S, took
     assert not orphans()
 
 
@@ -250,7 +258,7 @@ def test_a_killed_sensor_does_not_harm_the_server_and_can_be_restarted(server: S
         for _ in range(KILLS):
             time.sleep(draw.random() * 0.5)
             sensing.kill()
-            assert sensing.path.exists(), "a stale socket, as kill -9 leaves it"
+            assert sensing.path.exists(), "a stale socket, left by kill -9"
             assert_well(server)
             sensing.start()
         until(lambda: _has_waits(sensing, server))
@@ -265,13 +273,10 @@ def _has_waits(sensing: Sensing, server: Server) -> bool:
 def test_without_bpf_the_sensor_reads_stacks_by_procfs_and_stops_no_thread(server: Server) -> None:
     with Sensing("--interval", 0.1, only=[server], under=without_bpf()) as sensing:
         until(lambda: not _starting(sensing, server))
-        traced = [_tracer(server.pid) for _ in range(200)]
-        reply = of_pid(sensing.client.collect(), server.pid)
-        assert reply is not None
+        traced = {tracer for _ in range(200) for _, _, tracer in statuses(server.pid)}
+        sensing.until(server, lambda one: outcome(one, "waits").success and outcome(one, "process").success)
 
-    assert outcome(reply, "waits").success, outcome(reply, "waits").reason
-    assert outcome(reply, "process").success
-    assert set(traced) == {0}
+    assert traced == {0}
 
 
 def test_a_server_that_ends_while_probes_are_prepared_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,12 +304,3 @@ def _why(collector: ProbesCollector) -> str:
 def _starting(sensing: Sensing, server: Server) -> bool:
     reply = of_pid(sensing.client.collect(), server.pid)
     return reply is None or "first snapshot" in str(outcome(reply, "waits").reason)
-
-
-def _tracer(pid: int) -> int:
-    return sum(
-        int(line.split()[1])
-        for status in Path(f"/proc/{pid}/task").glob("*/status")
-        for line in status.read_text().splitlines()
-        if line.startswith("TracerPid:")
-    )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,12 +18,14 @@ import pytest
 
 from certificates import self_signed
 from innoscope.common.errors import SqlFailed
-from innoscope.target import sql
+from innoscope.target import credentials, login, sql
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
+from innoscope.target.sql_errors import explaining
+from innoscope.target.wire import Wire
 from safety.agenting import Running
 from safety.command import innoscope
-from safety.fake_server import FORMS, PLUGINS
+from safety.fake_server import FORMS, NONCE, PLUGINS
 from safety.sensing import Sensing
 from safety.strangers import Strangers
 from safety.tenant import Tenant
@@ -33,9 +37,12 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 PASSWORD = "xyzzy-4711-plugh"  # noqa: S105
+#: Plugins that need the password itself for full authentication.
+FULL = ("sha256_password", "caching_sha2_password")
 _HERE = Path(__file__).parent
 _MOST_BYTES = 20 << 20
 _MOST_S = 5.0
+_PATIENCE_S = 30.0
 
 
 @contextmanager
@@ -63,6 +70,30 @@ def assert_no_secret(got: bytes) -> None:
     raw = PASSWORD.encode()
     for secret in (raw, hashlib.sha1(raw).digest(), hashlib.sha256(raw).digest()):  # noqa: S324
         assert secret not in got
+
+
+def answers(got: bytes) -> Iterator[bytes]:
+    """Yield the authentication data of each packet of one or more logins without TLS."""
+    while got:
+        length, number = int.from_bytes(got[:3], "little"), got[3]
+        body, got = got[4 : 4 + length], got[4 + length :]
+        if number == 1:  # the login packet: 32 bytes, the user, and the data preceded by its length
+            _, _, body = body[32:].partition(b"\0")
+            body = body[1 : 1 + body[0]]
+        yield body
+
+
+def scrambles() -> set[bytes]:
+    """Return the data from which the password cannot be recovered: two scrambles, and requests for a key."""
+    sha1 = hashlib.sha1(PASSWORD.encode()).digest()  # noqa: S324
+    sha256 = hashlib.sha256(PASSWORD.encode()).digest()
+    native = hashlib.sha1(NONCE + hashlib.sha1(sha1).digest()).digest()  # noqa: S324
+    caching = hashlib.sha256(hashlib.sha256(sha256).digest() + NONCE).digest()
+    return {b"", b"\1", b"\2", _xor(sha1, native), _xor(sha256, caching)}
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(left ^ right for left, right in zip(one, other, strict=True))
 
 
 @pytest.fixture
@@ -108,10 +139,10 @@ def test_a_stranger_on_the_port_receives_no_account(named: Target, account: str,
 
 @pytest.mark.parametrize("asked", PLUGINS)
 @pytest.mark.parametrize("over", ["socket", "port"])
-def test_a_verified_server_receives_no_password_for_insecure_plugins(
+def test_a_verified_server_receives_the_password_only_for_full_authentication(
     named: Target, folder: Path, account: str, asked: str, over: str
 ) -> None:
-    """Check that only the two SHA-256 plugins get the password, and only over the server's own socket."""
+    """Check that only the two SHA-256 plugins get the password, and never encrypted with the server's key."""
     where = ("--socket", folder / "own.sock") if over == "socket" else ("--port", 0)
     with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
         begun = ProcFs().stat(process.pid).start_time
@@ -120,9 +151,35 @@ def test_a_verified_server_receives_no_password_for_insecure_plugins(
             sql.connect(itself if over == "socket" else replace(itself, socket=None, port=port), account)
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
-    assert got, "no login was tried"
-    if not asked.startswith(("sha", "caching_sha")):
+    sent = set(answers(got))
+    assert sent, "no login was tried"
+    assert sent - scrambles() == ({PASSWORD.encode() + b"\0"} if asked in FULL else set())
+    if asked not in FULL:
         assert_no_secret(got)
+
+
+@pytest.mark.parametrize("asked", PLUGINS)
+@pytest.mark.parametrize("first", ["mysql_native_password", None])
+def test_an_unverified_server_receives_no_password(
+    folder: Path, account: str, first: str | None, asked: str
+) -> None:
+    budget = login.budget(1.0)
+    connection = login.Connection(
+        credentials.find(account), budget, verified=False, host="localhost", tls=None
+    )
+    path = folder / "own.sock"
+    with fake("--socket", path, "--first", first or asked, "--asked", asked) as (process, _):
+        with (
+            pytest.raises(SqlFailed),
+            explaining("innoscope", str(path)),
+            closing(Wire(socket.AF_UNIX, str(path), budget)) as wire,
+        ):
+            connection.log_in(wire, str(path))
+        assert process.stdout is not None
+        got = bytes.fromhex(json.loads(process.stdout.readline()))
+    assert got or (first is None and asked == "sha256_password"), "no login was tried"
+    assert set(answers(got)) <= scrambles()
+    assert_no_secret(got)
 
 
 def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, account: str) -> None:
@@ -135,8 +192,8 @@ def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, acco
         server._folder = type("Place", (), {"inside": folder})()
         options = ("[sql]", f"defaults_file = '{account}'")
         with Running(server, sensor=sensor.path, options=options) as agent:
-            scrape = agent.until(lambda found: found.why("sql") is not None)
-            assert scrape.value("sql_up") == 0
+            scrape = agent.until(lambda found: found.value("sensor_up") == 1)
+            assert scrape.value("mysqld_up") == 0, "another process has the configured socket"
         assert received(process) == b""
 
 
@@ -145,7 +202,7 @@ def test_the_agent_sends_nothing_to_a_stranger(named: Target, folder: Path, acco
 def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     folder: Path, account: str, first: str, form: str
 ) -> None:
-    """Try all greetings. Over TLS, PyMySQL immediately sends the password if one names sha256_password."""
+    """Try all greetings. Over TLS, PyMySQL sends the password at once if a greeting names sha256_password."""
     self_signed(folder)
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
@@ -190,27 +247,38 @@ def test_a_containers_server_that_was_chosen_receives_no_password(
         got = b"".join(tenant.stop())
     assert "SQL is used only when you name it" not in result.stdout
     assert got or asked == "sha256_password", "no login was tried"
+    assert set(answers(got)) <= scrambles()
     assert_no_secret(got)
+
+
+def until_asked(agent: Running) -> str:
+    """Return the agent's status after a query of the only server has failed."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while '"name":"sql","ok":false' not in (page := agent.get("/api/status")[1].decode()):
+        assert time.monotonic() < deadline, page + agent.log
+        time.sleep(0.3)
+    return page
 
 
 @pytest.mark.parametrize("hidden", [True, False])
 def test_the_agent_connects_to_a_containers_server_only_at_its_configured_socket(
     folder: Path, account: str, *, hidden: bool
 ) -> None:
-    """A tenant chooses the path of its socket. On the host, that path may belong to another process."""
+    """Let a tenant choose the path of its socket, which may belong to another process on the host."""
     with Tenant(folder, "caching_sha2_password", hidden=hidden) as tenant:
         server = Server.__new__(Server)
         server._folder = type("Place", (), {"inside": tenant.socket.parent})()
         options = ("[sql]", f"defaults_file = '{account}'")
-        with (
-            Sensing("--no-probes", under=tenant.under) as sensor,
-            Running(server, sensor=sensor.path, under=tenant.under, options=options) as agent,
-        ):
-            scrape = agent.until(lambda found: found.why("sql") is not None)
-            assert scrape.value("sql_up") == 0
-            page = agent.get("/api/status")[1].decode()
+        with Sensing("--no-probes", under=tenant.under) as sensor:
+            agent = Running(server, sensor=sensor.path, under=tenant.under, options=options)
+            configuration = agent.home / "agent.toml"
+            configuration.write_text(configuration.read_text().replace("only_named = true", ""))
+            with agent:
+                page = until_asked(agent)
         got = tenant.stop()
     assert ("SQL is used only when you name it" in page) is hidden
+    up = {server["name"]: server["up"] for server in json.loads(page)["servers"]}
+    assert up["under test"] is not hidden
     assert (got == []) is hidden
     assert_no_secret(b"".join(got))
 

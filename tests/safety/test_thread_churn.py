@@ -1,4 +1,4 @@
-"""Snapshots are correct while threads start and exit continually, and if a pid is reused."""
+"""Test that snapshots are correct while threads start and exit continually, and if a pid is reused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""No change is lost if `toggle` is killed between any two steps of a change or an undo, or at a random time.
+"""Test that no change is lost if `toggle` is killed between any two steps, or at a random time.
 
-The server keeps running and is not traced, and ``undo`` can use the journal. The random times come from a
-fixed seed.
+The server must keep running and must not be traced, and ``undo`` must be able to use the journal. The random
+times come from a fixed seed.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _killed(process: subprocess.Popen[bytes], takes: Takes, number: int, draw: r
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.toggle)
 def test_changes_and_undos_can_be_killed_at_random_moments(subject: Subject, change: Change) -> None:
-    """Kill changes and undos in turn. Processes that end before the kill do not count."""
+    """Kill changes and undos alternately. Processes that end before the kill do not count."""
     before = subject.values(change)
     takes = {"set": _seconds(subject.set(change)), "undo": _seconds(subject.undo())}
     draw = random.Random(SEED)  # noqa: S311

@@ -1,4 +1,4 @@
-"""Facts about idle, stopped, traced and exited processes, on which the checks of changes depend."""
+"""Test the facts about idle, stopped, traced and exited processes on which the checks of changes depend."""
 
 from __future__ import annotations
 

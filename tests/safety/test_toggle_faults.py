@@ -15,7 +15,7 @@ import pytest
 
 from innoscope.common.errors import BadFile, InnoscopeError
 from innoscope.toggles import engine
-from innoscope.toggles.model import ChangeFailed, Refused
+from innoscope.toggles.model import ChangeFailed, ChangeRefused
 from innoscope.toggles.undo import Overtaken
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from safety.toggle_subject import Change
 
 PATIENCE_S = 30
-LIMIT_S = 2.0
+#: Time limit of a change in seconds. A busy host may need seconds until the test has seen the change.
+LIMIT_S = 8.0
 PAGE = os.sysconf("SC_PAGESIZE")
 FEW = 10
 
@@ -107,7 +108,7 @@ def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subje
 
 
 def _take_connections(subject: Subject, connections: ExitStack) -> int:
-    """Use up all connections, including the one reserved for root, and return their number."""
+    """Use up the free connections, including the one reserved for root, and return how many were free."""
     for taken in range(1000):
         try:
             connections.enter_context(closing(subject.server.connect()))
@@ -165,7 +166,7 @@ def test_a_stopped_server_is_not_changed(subject: Subject) -> None:
     subject.server.process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, subject.server.pid, os.WSTOPPED | os.WNOWAIT)
     try:
-        with pytest.raises(Refused, match="stopped") as caught:
+        with pytest.raises(ChangeRefused, match="stopped") as caught:
             engine.apply(subject.target, plan, who="test", account=ACCOUNT)
     finally:
         subject.server.process.send_signal(signal.SIGCONT)
@@ -189,7 +190,7 @@ def test_memory_is_written_without_gdb(
 
 @pytest.fixture
 def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Mount a small file system for the state folder."""
+    """Mount a small file system for the state directory."""
     folder = tmp_path / "full"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", folder], check=True)
@@ -210,10 +211,10 @@ def test_a_change_is_refused_if_the_disk_is_full(
         if point == "checked":
             (full / "filler").write_bytes(b"\0" * _room(full))
 
-    with pytest.raises(Refused, match="No space left") as caught:
+    with pytest.raises(ChangeRefused, match="No space left") as caught:
         engine.apply(subject.target, plan, who="test", account=ACCOUNT, fault=fill)
     assert "df" in str(caught.value.remedy)
-    with pytest.raises(Refused, match="left"):
+    with pytest.raises(ChangeRefused, match="left"):
         engine.apply(subject.target, plan, who="test", account=ACCOUNT)
     assert subject.values(READ_AHEAD) == before
     (full / "filler").unlink()
@@ -262,7 +263,7 @@ def test_a_change_is_refused_if_the_journal_is_damaged(subject: Subject) -> None
     plan = engine.plan(subject.target, "read_ahead", "off", account=ACCOUNT)
     before = subject.values(READ_AHEAD)
     subject.journal.path.write_bytes(b"?\n?\n")
-    with pytest.raises(Refused, match="line 1 is damaged"):
+    with pytest.raises(ChangeRefused, match="line 1 is damaged"):
         engine.apply(subject.target, plan, who="test", account=ACCOUNT)
 
     assert subject.values(READ_AHEAD) == before

@@ -1,4 +1,4 @@
-"""Unsafe writes to a server's memory are refused with a reason and a remedy, and nothing is written."""
+"""Test that unsafe memory writes are refused with a reason and a remedy, and that nothing is written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ import pytest
 from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess
 from innoscope.target.discover import find_one
 from innoscope.toggles.backends.memory import MemoryWriter
-from innoscope.toggles.model import Assignment, Backend, NotOnThisServer, Refused, Setting, Step
+from innoscope.toggles.model import (
+    Assignment,
+    Backend,
+    ChangeRefused,
+    ChangeStep,
+    NotOnThisServer,
+    ToggledVariable,
+)
 from safety.pretender import Pretender
 from servers import Server
 
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-MAX_CONNECTIONS = Setting("max_connections", "unsigned", 8, (1, 100_000))
+MAX_CONNECTIONS = ToggledVariable("max_connections", "unsigned", 8, (1, 100_000))
 NOBODY = 65534
 OLD, STRIPPED = "mysql-5.5.9", "mariadb-10.11"
 
@@ -43,7 +50,7 @@ int main(void) { sleep(600 + one() + two() + fixed + pair.a); return 0; }
 
 @pytest.fixture(scope="module", params=[OLD, STRIPPED])
 def either(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Yield two servers in turn: one with debug information, and a stripped one."""
+    """Yield a server: first one with debug information, then a stripped one."""
     with Server(request.param) as server:
         yield server
 
@@ -53,7 +60,7 @@ def target(either: Server) -> Target:
     return find_one(pid=either.pid)
 
 
-def prepare(target: Target, setting: Setting, value: Any = 77, **options: str) -> Step:
+def prepare(target: Target, setting: ToggledVariable, value: Any = 77, **options: str) -> ChangeStep:
     with MemoryWriter(target, **options) as writer:
         [step] = writer.prepare(Backend("memory", (Assignment(setting),)), [value])
         return step
@@ -78,14 +85,14 @@ def assert_refused(kind: type[InnoscopeError], words: str, attempt: Callable[[],
         (replace(MAX_CONNECTIONS, size=4), "8 bytes in this build, but 4"),
         (replace(MAX_CONNECTIONS, plausible=(1, 2)), "should be from 1 to 2"),
         (replace(MAX_CONNECTIONS, kind=None), "does not define|in the catalog"),
-        (Setting("innodb_adaptive_flushing", "unsigned", 8, (0, 1)), "1 bytes in this build, but 8"),
-        (Setting("innodb_adaptive_flushing", "float", 8), "bool .* float in the catalog"),
+        (ToggledVariable("innodb_adaptive_flushing", "unsigned", 8, (0, 1)), "1 bytes in this build, but 8"),
+        (ToggledVariable("innodb_adaptive_flushing", "float", 8), "bool .* float in the catalog"),
     ],
 )
 def test_a_type_or_value_that_differs_from_the_catalog_is_refused(
-    target: Target, setting: Setting, words: str
+    target: Target, setting: ToggledVariable, words: str
 ) -> None:
-    assert_refused(Refused, words, lambda: prepare(target, setting, 1))
+    assert_refused(ChangeRefused, words, lambda: prepare(target, setting, 1))
 
 
 def test_the_type_is_checked_by_debug_information_or_the_variables_table(
@@ -93,17 +100,21 @@ def test_the_type_is_checked_by_debug_information_or_the_variables_table(
 ) -> None:
     """Use the dirty page limit, which is an integer in the old server and a double in the new one."""
     if either.name == OLD:
-        wrong = Setting("srv_max_buf_pool_modified_pct", "float", 8)
-        assert_refused(Refused, "is of type unsigned long", lambda: prepare(target, wrong))
-        flag = Setting("srv_adaptive_flushing", "unsigned", 8)
-        assert_refused(Refused, "1 bytes in this build, but 8", lambda: prepare(target, flag, 1))
+        wrong = ToggledVariable("srv_max_buf_pool_modified_pct", "float", 8)
+        assert_refused(ChangeRefused, "is of type unsigned long", lambda: prepare(target, wrong))
+        flag = ToggledVariable("srv_adaptive_flushing", "unsigned", 8)
+        assert_refused(ChangeRefused, "1 bytes in this build, but 8", lambda: prepare(target, flag, 1))
     else:
-        wrong = Setting("srv_max_buf_pool_modified_pct", "unsigned", 8, None, "innodb_max_dirty_pages_pct")
-        assert_refused(Refused, "float64", lambda: prepare(target, wrong))
+        wrong = ToggledVariable(
+            "srv_max_buf_pool_modified_pct", "unsigned", 8, None, "innodb_max_dirty_pages_pct"
+        )
+        assert_refused(ChangeRefused, "float64", lambda: prepare(target, wrong))
 
 
 def test_a_missing_variable_is_refused(target: Target) -> None:
-    assert_refused(NotOnThisServer, "no symbol srv_nothing", lambda: prepare(target, Setting("srv_nothing")))
+    assert_refused(
+        NotOnThisServer, "no symbol srv_nothing", lambda: prepare(target, ToggledVariable("srv_nothing"))
+    )
 
 
 @pytest.mark.parametrize("value", ["on", 0.5, -1, 1 << 64, None])
@@ -111,7 +122,7 @@ def test_a_value_that_does_not_fit_the_type_is_refused(either: Server, target: T
     before = max_connections(either)
     with MemoryWriter(target) as writer:
         step = replace(prepare(target, MAX_CONNECTIONS), new=value)
-        assert_refused(Refused, "max_connections", lambda: writer.write(step))
+        assert_refused(ChangeRefused, "max_connections", lambda: writer.write(step))
     assert max_connections(either) == before
 
 
@@ -120,7 +131,7 @@ def test_a_value_that_changed_since_the_plan_is_refused(either: Server, target: 
     with contextlib.closing(either.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET GLOBAL max_connections = 123")
     with MemoryWriter(target) as writer:
-        assert_refused(Refused, "is 123 now, not", lambda: writer.write(step))
+        assert_refused(ChangeRefused, "is 123 now, not", lambda: writer.write(step))
         assert writer.read(step) == 123 == max_connections(either)
         writer.write(replace(step, old=123, new=step.old))
     assert max_connections(either) == step.old
@@ -129,9 +140,9 @@ def test_a_value_that_changed_since_the_plan_is_refused(either: Server, target: 
 def test_another_build_is_refused(target: Target) -> None:
     step = prepare(target, MAX_CONNECTIONS)
     other = replace(target, build_id="00" * 20)
-    assert_refused(Refused, "not 0000", lambda: prepare(other, MAX_CONNECTIONS))
+    assert_refused(ChangeRefused, "not 0000", lambda: prepare(other, MAX_CONNECTIONS))
     with MemoryWriter(other) as writer:
-        assert_refused(Refused, "another build", lambda: writer.write(step))
+        assert_refused(ChangeRefused, "a different build", lambda: writer.write(step))
     with MemoryWriter(target) as writer:
         assert writer.read(step) == step.old
 
@@ -150,7 +161,7 @@ def test_another_process_is_refused(target: Target) -> None:
 def test_a_tampered_step_is_refused(target: Target, change: dict[str, Any]) -> None:
     step = replace(prepare(target, MAX_CONNECTIONS), **change)
     with MemoryWriter(target) as writer:
-        assert_refused(Refused, "max_connections", lambda: writer.write(step))
+        assert_refused(ChangeRefused, "max_connections", lambda: writer.write(step))
 
 
 def test_an_address_in_code_or_unaligned_is_refused(target: Target) -> None:
@@ -158,10 +169,10 @@ def test_an_address_in_code_or_unaligned_is_refused(target: Target) -> None:
     assert step.address is not None
     with MemoryWriter(target) as writer:
         astride = replace(step, address=step.address + 4)
-        assert_refused(Refused, "not aligned", lambda: writer.write(astride))
+        assert_refused(ChangeRefused, "not aligned", lambda: writer.write(astride))
         [code] = [one for one in _code(target) if "mariadbd" in one or "mysqld" in one][:1]
         inside = replace(step, address=int(code.partition("-")[0], 16))
-        assert_refused(Refused, "writable memory", lambda: writer.write(inside))
+        assert_refused(ChangeRefused, "writable memory", lambda: writer.write(inside))
 
 
 def _code(target: Target) -> list[str]:
@@ -220,13 +231,13 @@ def pretender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pretender]:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        (Setting("twice", "unsigned", 8), "2 times"),
-        (Setting("fixed", "unsigned", 8), "writable memory"),
-        (Setting("pair", "unsigned", 8), "is of type"),
+        (ToggledVariable("twice", "unsigned", 8), "2 times"),
+        (ToggledVariable("fixed", "unsigned", 8), "writable memory"),
+        (ToggledVariable("pair", "unsigned", 8), "is of type"),
     ],
 )
 def test_ambiguous_constant_and_structured_symbols_are_refused(
-    pretender: Pretender, setting: Setting, words: str, gdb: str
+    pretender: Pretender, setting: ToggledVariable, words: str, gdb: str
 ) -> None:
     target = find_one(pid=pretender.pid)
-    assert_refused(Refused, words, lambda: prepare(target, setting, 1, gdb=gdb))
+    assert_refused(ChangeRefused, words, lambda: prepare(target, setting, 1, gdb=gdb))

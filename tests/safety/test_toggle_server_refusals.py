@@ -1,4 +1,4 @@
-"""Harmful changes to real servers are refused with a reason, and nothing is written.
+"""Test that harmful changes to real servers are refused with a reason, and that nothing is written.
 
 test_toggle_faults tests restarts, crash recovery and full disks; test_toggle_memory_refusals tests writes to
 memory.
@@ -19,7 +19,7 @@ from innoscope.target.discover import find_one
 from innoscope.toggles import engine, lock
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.journal_format import ServerId
-from innoscope.toggles.model import NotOnThisServer, Refused
+from innoscope.toggles.model import ChangeRefused, NotOnThisServer
 from innoscope.toggles.paths import boot_id
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.debugging import Gdb, is_stopped
@@ -51,7 +51,7 @@ BACKENDS = ("sql", "memory")
     ),
 )
 def each(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """Start each of the servers in turn."""
+    """Start each of the servers, one at a time."""
     with Server(request.param) as server:
         yield server
 
@@ -119,7 +119,7 @@ def test_unsafe_memory_writes_are_refused(each: Server, toggle: str, value: str,
     ],
 )
 def test_values_out_of_range_are_refused(old: Server, toggle: str, value: str, reason: str) -> None:
-    assert_refused(old, Refused.exit_code, reason, toggle, value)
+    assert_refused(old, ChangeRefused.exit_code, reason, toggle, value)
 
 
 def test_toggles_that_need_a_call_inside_the_server_are_refused(each: Server) -> None:
@@ -140,7 +140,7 @@ def test_a_change_that_was_planned_for_another_process_is_refused(
         lambda: engine.plan(wrong, "max_connections", "2600", account=ACCOUNT, backends=[backend]),
         lambda: engine.apply(wrong, plan, who="test", account=ACCOUNT),
     ):
-        with pytest.raises(Refused, match=reason) as refused:
+        with pytest.raises(ChangeRefused, match=reason) as refused:
             attempt()
         assert refused.value.remedy
 
@@ -176,7 +176,7 @@ def test_a_stopped_server_is_refused_with_the_unstick_command(
     finally:
         resume()
 
-    assert_one_clear_error(result, Refused.exit_code, "stopped")
+    assert_one_clear_error(result, ChangeRefused.exit_code, "stopped")
     assert f"innoscope unstick --pid {old.pid}" in result.stderr
     assert variables(old)["max_connections"] == "2500"
     assert journal.entries() == ()
@@ -188,7 +188,7 @@ def test_a_traced_server_is_refused(old: Server, backend: str) -> None:
         gdb.until_prompt().type("continue")
         until(lambda: not is_stopped(old.pid))
 
-        assert_refused(old, Refused.exit_code, f"process {gdb.pid} (gdb) traces the server",
+        assert_refused(old, ChangeRefused.exit_code, f"process {gdb.pid} (gdb) traces the server",
                        "max_connections", "2600", "--backend", backend)  # fmt: skip
         gdb.kill()
 
@@ -196,7 +196,7 @@ def test_a_traced_server_is_refused(old: Server, backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_concurrent_change_is_refused(old: Server, backend: str) -> None:
     with lock.held(Journal().folder, ServerId.of(find_one(old.pid), boot_id())):
-        assert_refused(old, Refused.exit_code, f"process {os.getpid()} is changing server {old.pid}",
+        assert_refused(old, ChangeRefused.exit_code, f"process {os.getpid()} is changing server {old.pid}",
                        "max_connections", "2600", "--backend", backend)  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def test_an_unprivileged_user_is_refused(old: Server, journal: Journal, backend:
         nobody("toggle", "set", "max_connections", "2600", "--backend", backend, "--yes", "--pid", old.pid)
     )
 
-    assert result.returncode in (Refused.exit_code, NoRights.exit_code), result.stderr
+    assert result.returncode in (ChangeRefused.exit_code, NoRights.exit_code), result.stderr
     assert_one_clear_error(result, result.returncode)
     assert variables(old) == before
     assert journal.entries() == ()

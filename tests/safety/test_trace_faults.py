@@ -1,4 +1,4 @@
-"""Traces leave nothing behind if the server exits or the tool is killed, and hot functions are refused."""
+"""Test that traces refuse hot functions, and leave nothing behind if the server or the tool exits."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FUNCTION = "log_write_up_to"
+#: A progress line that counts at least one call.
+SOME = r"\b[1-9][\d,]* calls"
 #: A budget that is not exceeded even on a busy machine.
 ANY = ("--budget", 1)
 
@@ -40,7 +42,7 @@ def test_a_trace_ends_with_its_server_and_prints_its_results() -> None:
             Fsync(server, 2),
             Tracing(server, FUNCTION, "--callers", "--seconds", 60, *ANY) as tracing,
         ):
-            time.sleep(1)  # until the trial, which prints nothing, has ended
+            tracing.progress.wait_for(SOME)
             server.kill()
             code = tracing.finish()
         assert code == NoSuchProcess.exit_code, tracing.err
@@ -95,7 +97,9 @@ def test_a_glob_that_matches_one_function_traces_it(server: Server) -> None:
 
 
 def test_a_function_that_exceptions_may_cross_has_no_return_probe(server: Server) -> None:
-    seen = trace(server, "mysql_execute_command", "--seconds", 0.3, "--budget", 1)
+    with Tracing(server, "mysql_execute_command", "--seconds", 60, "--json", *ANY) as tracing:
+        tracing.progress.wait_for(SOME)
+    seen = tracing.document()
     assert seen["calls"] > 0
     assert seen["latency"] is None
     assert any("exception" in note for note in seen["notes"])
@@ -120,7 +124,8 @@ def test_callers_are_written_in_the_formats_of_stacks(
     server: Server, tmp_path: Path, form: str, begins: bytes
 ) -> None:
     file = tmp_path / form
-    options = ["--callers", "--seconds", 0.3, "--format", form, "--output", file, *ANY]
-    result = innoscope("trace", "--pid", server.pid, FUNCTION, *options)
-    assert result.returncode == 0, result.stderr
+    options = ["--callers", "--seconds", 60, "--format", form, "--output", file, *ANY]
+    with Tracing(server, FUNCTION, *options) as tracing:
+        tracing.progress.wait_for(SOME)
+    assert tracing.process.returncode == 0, tracing.err
     assert file.read_bytes().startswith(begins)

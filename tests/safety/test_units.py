@@ -1,4 +1,4 @@
-"""The systemd units deny what the daemons do not need, and both daemons work with these restrictions."""
+"""Test that the systemd units deny what the daemons do not need, and that both daemons work under them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 UNITS = ("sensor", "agent")
 DROP_IN = FOLDER / "sys-admin.conf"
-#: Two servers: one runs as root in the host's root folder. The other is stripped, and runs as another user in
-#: a chroot.
+#: Two servers: one runs as root in the host's root directory. The other is stripped, and runs as another user
+#: in a chroot.
 SERVERS = ("mysql-5.6.24", "mysql-9.7")
 #: linux/capability.h
 NUMBERS = {
@@ -153,7 +153,7 @@ def test_the_sensor_may_only_read_a_server(
     without_filter = tried(unit, accounts, place, one.pid, filtered=False)
 
     reading = dict.fromkeys(("process_vm_readv", "read mem", "read map_files", "read io"), "ok")
-    never = {"write mem": "EACCES", "kill": "EPERM"}  # the capabilities for these are missing
+    never = {"write mem": "EACCES", "kill": "EPERM"}  # the sensor lacks the capabilities
     by_filter = ("process_vm_writev", "ptrace", "pidfd_getfd")
     assert allowed == reading | never | dict.fromkeys(by_filter, "EPERM") | {"network": "EAFNOSUPPORT"}
     # Only the system call filter denies these calls; the sensor has the capabilities for them.
@@ -326,7 +326,7 @@ def test_the_agents_unit_reads_the_shipped_configuration() -> None:
 
 
 def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
-    """Search the sources: the sensor's capabilities and filter do not deny all of these BPF functions."""
+    """Search the sources, because the sensor's capabilities and filter do not deny all such BPF functions."""
     sources = {path: path.read_text() for path in (ROOT / "probes").rglob("*.[ch]")}
     changing = "bpf_(probe_write|send_signal|override_return|copy_to_user)|fmod_ret|lsm[./]|struct_ops"
 
@@ -334,7 +334,7 @@ def test_our_bpf_programs_neither_write_to_processes_nor_signal_them() -> None:
     assert not [path for path, text in sources.items() if re.search(changing, text)]
 
 
-#: BPF instructions: r1 = 9 (SIGKILL); call bpf_send_signal; r0 = 0; exit. Loaded, never attached.
+#: BPF instructions, loaded but never attached: r1 = 9 (SIGKILL); call bpf_send_signal; r0 = 0; exit.
 _SEND_SIGNAL = bytes.fromhex("b701000009000000 850000006d000000 b700000000000000 9500000000000000")
 _LOAD = """
 import os, sys
@@ -353,7 +353,7 @@ except _native.NativeError as error:
 def test_a_compromised_sensor_could_signal_a_server(
     less: tuple[str, ...], outcome: str, accounts: Accounts, place: Path
 ) -> None:
-    """As docs/security.md says, CAP_BPF and CAP_PERFMON together allow a BPF program that sends signals."""
+    """Check what docs/security.md says: CAP_BPF with CAP_PERFMON allows BPF programs that send signals."""
     prefix = confined(Unit.named("sensor"), accounts, writable=place, less=less)
     command = [*prefix, str(Path(sys.executable).resolve()), "-B", "-c", _LOAD, _SEND_SIGNAL.hex()]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""`unstick` resumes a server, regardless of what stopped it, and queries are answered within a second.
+"""Test that `unstick` resumes a server, whatever stopped it, and that a query succeeds within a second.
 
 The time is measured on an existing connection, from the start of the command to the query's result.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from innoscope.common.errors import NoRights, NoSuchProcess
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 from safety.command import DEADLINE_S, INNOSCOPE, assert_one_clear_error, innoscope, run
 from safety.debugging import Client, Gdb, is_stopped, threads, well
 from safety.pretender import Pretender
@@ -51,7 +51,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the temporary state folder that the commands use."""
+    """Return the temporary state directory that the commands use."""
     folder = tmp_path / "state"
     monkeypatch.setenv("INNOSCOPE_STATE", str(folder))
     return folder
@@ -126,7 +126,7 @@ def test_a_gdb_is_not_ended_without_consent(server: Server, client: Client) -> N
             result = innoscope("unstick", "--pid", server.pid, *options)
 
             lines = result.stderr.splitlines()
-            assert result.returncode == Refused.exit_code
+            assert result.returncode == ChangeRefused.exit_code
             assert any(line.startswith("innoscope: ") and words in line for line in lines), lines
             assert "--end-tracer" in lines[-1]
             assert f"gdb, pid {gdb.pid}, of root" in result.stdout
@@ -202,7 +202,7 @@ def test_a_gdb_that_started_the_server_is_never_ended(tmp_path: Path) -> None:
 
         result = innoscope("unstick", "--pid", pid, "--end-tracer", "--yes")
 
-        assert_one_clear_error(result, Refused.exit_code, "which started it")
+        assert_one_clear_error(result, ChangeRefused.exit_code, "which started it")
         assert not gdb.ended
         gdb.type("kill", "quit")
         gdb.process.wait(DEADLINE_S)
@@ -217,7 +217,7 @@ def _parent(pid: int) -> int:
 
 def _stopped_by_signal(server: Server) -> Gdb | None:
     os.kill(server.pid, signal.SIGSTOP)
-    until(lambda: all(thread.stopped for thread in threads(server.pid)))  # no thread can respond now
+    until(lambda: all(thread.stopped for thread in threads(server.pid)))  # so that no thread can respond
     return None
 
 
@@ -288,7 +288,7 @@ def test_a_rescue_is_in_the_history(server: Server, client: Client) -> None:
     shown = innoscope("toggle", "history").stdout
     assert "unstick" in shown
     assert entry["steps"][0]["setting"] in shown
-    assert_one_clear_error(innoscope("toggle", "undo", entry["id"]), Refused.exit_code, "was an action")
+    assert_one_clear_error(innoscope("toggle", "undo", entry["id"]), ChangeRefused.exit_code, "was an action")
 
 
 def _damaged(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Uprobes count hits, and are detached when their owner exits.
+"""Test that uprobes count hits, and that they are detached when their owner exits.
 
 This is tested with BPF links and, as on older kernels, with perf events.
 """
@@ -85,9 +85,9 @@ def test_probes_count_all_threads_and_are_detached(owner: _Owner, server: Server
         owner.request()
         before = load.throughput()
         until(lambda: load.throughput() >= before + 200)
+        done = load.throughput() - before  # before the count, because the load continues
         counted = int(owner.request())
-        done = load.throughput() - before
-    assert counted > 200
+    assert done >= 200
     assert counted > 0.8 * done  # one log write per commit; counting a single thread would give a quarter
 
     assert owner.process.stdin is not None

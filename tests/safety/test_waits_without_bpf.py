@@ -1,4 +1,4 @@
-"""Without BPF, perf events measure waits. The profiles agree with those of BPF, and nothing is stopped."""
+"""Test that wait profiles without BPF, from perf events, agree with BPF's profiles and stop nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from innoscope.sampling.profile.offcpu import OffCpuProfiler
 from innoscope.sampling.profile.run import POLL_S, run
 from innoscope.sampling.profile.wait_events import BpfEvents, PerfEvents
 from innoscope.target.discover import find_one
-from live.profiling import check_sums, is_complete, schedstat
+from live.profiling import check_complete, check_sums, schedstat
 from safety.churn import churn
 from safety.command import assert_one_clear_error, innoscope
 from safety.counter import Counter as Disturbances
@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 SECONDS = 4.0
 CLIENTS = 16
 THREADS = 1000
-#: Snapshots without BPF infer the frame pointer.
+#: Trust levels of complete stacks. Snapshots without BPF infer the frame pointer.
 _SOUND = {Trust.EXACT, Trust.INFERRED}
-#: Events per CPU and samples of stacks; or events per thread and snapshots.
-_PER_CPU, _PER_THREAD = denying("bpf"), without_bpf()
+#: Command prefix under which per-CPU events are available; they sample stacks.
+_PER_CPU = denying("bpf")
+#: Command prefix under which only per-thread events are available; stacks come from snapshots.
+_PER_THREAD = without_bpf()
 RIGHTS = [
     pytest.param(_PER_CPU, id="BPF denied"),
     pytest.param(_PER_THREAD, id="no CAP_BPF, CAP_PERFMON"),
@@ -56,7 +58,7 @@ def _by_perf(pid: int, seconds: float) -> Profile:
 
 
 def _are_exact(notes: Iterable[str]) -> bool:
-    """Return whether no record of a switch was lost. On a busy host, records of stacks may be lost."""
+    """Return whether no context switch record was lost. On a busy host, stack records may be lost."""
     return not any("times are inexact" in note for note in notes)
 
 
@@ -83,7 +85,7 @@ def test_waits_and_cpu_time_add_up_to_wall_time(server: Server) -> None:
             profile = _by_perf(server.pid, SECONDS)
             check_sums(profile, before, schedstat(server.pid))
         assert _are_exact(profile.notes)
-        assert is_complete(profile, _SOUND)
+        check_complete(profile, _SOUND)
     clients = set(before) - own
     waits = Counter({row.thread.wait: row.number for row in profile.rows if row.thread.tid in clients})
     assert waits["row_lock"] > 0
@@ -94,7 +96,7 @@ def test_waits_and_cpu_time_add_up_to_wall_time(server: Server) -> None:
 def _shares(profile: Profile, tids: set[int]) -> dict[str, float]:
     """Return each wait class's share of the waiting time in percent.
 
-    Perf events do not record wakeups. To compare with them, runnable time counts in the class of its stack.
+    Perf events do not record wakeups, so runnable time is counted in the wait class of its stack.
     """
     rows = [row for row in profile.rows if row.thread.tid in tids]
     classes: dict[tuple[Frame, ...], str] = {
@@ -108,7 +110,7 @@ def _shares(profile: Profile, tids: set[int]) -> dict[str, float]:
 
 
 def _at_the_same_time(pid: int) -> list[Profile]:
-    """Return a profile by perf events and one by BPF."""
+    """Return two concurrent profiles: one with perf events and one with BPF."""
     target = find_one(pid)
     sources = (PerfEvents(target, kernel=False), BpfEvents(target, kernel=False))
     profilers = [OffCpuProfiler(target, opened=(source, ())) for source in sources]
@@ -186,7 +188,7 @@ def test_threads_that_start_and_end_meanwhile_are_profiled(server: Server) -> No
 
 
 def test_small_rings_are_used_if_locked_memory_is_limited(server: Server) -> None:
-    """Without CAP_IPC_LOCK and with RLIMIT_MEMLOCK = 0, the limit is the kernel's perf_event_mlock_kb."""
+    """Drop CAP_IPC_LOCK and set RLIMIT_MEMLOCK to 0; the kernel's perf_event_mlock_kb is then the limit."""
     limit = ["prlimit", "--memlock=0:0"]
     with Fsync(server, CLIENTS):
         for capabilities in (("bpf",), ("bpf", "perfmon")):

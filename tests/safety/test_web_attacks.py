@@ -1,4 +1,4 @@
-"""Scrapes succeed, and the agent stays within its memory limit, while a thousand bad clients attack."""
+"""Test that scrapes succeed and the agent stays within its memory limit while bad clients attack."""
 
 from __future__ import annotations
 

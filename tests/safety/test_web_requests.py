@@ -157,7 +157,7 @@ def test_other_hosts_get_no_stacks(
 def test_foreign_host_names_of_loopback_get_no_stacks(
     headers: dict[str, str], expected: int, local: Running, here: Host
 ) -> None:
-    """Stacks are served only if the Host header names this host, because of DNS rebinding."""
+    """Check that the Host header must name this host to get stacks, as a defense against DNS rebinding."""
     status, body, _ = get(here, local.port, "/api/stacks?format=folded", address="127.0.0.1", **headers)
 
     assert status == expected, body[:200]

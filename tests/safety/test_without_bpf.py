@@ -1,4 +1,4 @@
-"""If BPF is denied, stacks are read through procfs. No command stops a thread unless the user requests it."""
+"""Test that procfs replaces BPF where BPF is denied, and that commands stop threads only on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from innoscope.common.errors import NoRights
 from safety.command import assert_one_clear_error, innoscope, run
 from safety.counter import Counter
-from safety.privileges import as_user, without_bpf
+from safety.privileges import as_user, denying, without_bpf
 from safety.strangers import UID, Strangers
 from servers import Server
 from workloads import Idle, Sleep
@@ -59,6 +59,15 @@ def test_stacks_are_read_by_procfs(server: Server, rights: list[str]) -> None:
     assert sum(thread["wait"] == "user_sleep" for thread in dump["threads"]) == SLEEPERS
     complete = sum(thread["trust"] in ("exact", "inferred", "on_cpu") for thread in dump["threads"])
     assert complete >= len(dump["threads"]) - 1
+
+
+def test_doctor_says_that_probes_do_not_work(server: Server) -> None:
+    denied = denying("bpf", "perf_event_open")
+    result = innoscope("doctor", "--pid", server.pid, "--json", under=denied)
+
+    checks = {check["name"]: check for check in json.loads(result.stdout)["host"]}
+    assert checks["uprobes"]["detail"].startswith("no probes: BPF links do not work"), result.stderr
+    assert checks["snapshots"]["detail"].startswith("procfs works")
 
 
 def test_the_owner_of_a_server_needs_no_privileges(folder: Path) -> None:

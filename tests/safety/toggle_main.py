@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one
 from innoscope.toggles import engine
 
@@ -29,7 +29,7 @@ def _dying_at(point: str) -> Callable[[str], None]:
 
 def main() -> None:
     what, pid, *rest = sys.argv[1:]
-    target, account = find_one(int(pid)), Account()
+    target, account = find_one(int(pid)), LoginOptions()
     if what == "undo":
         print("begins", flush=True)
         engine.undo(target, None, account=account, who="chaos", fault=_dying_at(rest[0]))

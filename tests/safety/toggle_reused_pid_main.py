@@ -1,6 +1,6 @@
 """Make another process take a server's pid after a change was planned.
 
-This script must run in a separate pid namespace. Argument: a folder for a ``mysqld``. Print as JSON: both
+This script must run in a separate pid namespace. Argument: a directory for a ``mysqld``. Print as JSON: both
 pids, the results of change and undo, and the number of entries in the journal.
 """
 
@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one
 from innoscope.toggles import catalog, engine
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.journal_format import Entry, ServerId
-from innoscope.toggles.model import Plan, Refused, Step
+from innoscope.toggles.journal_format import JournalEntry, ServerId
+from innoscope.toggles.model import ChangePlan, ChangeRefused, ChangeStep
 from innoscope.toggles.paths import boot_id
 from safety.pretender import Pretender
 from safety.reused_pid_main import of_the_same_pid
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
     from innoscope.target.model import Target
 
-_STEP = Step("max_connections", 100, 200, 4096, 8, "unsigned", "nowhere")
+_STEP = ChangeStep("max_connections", 100, 200, 4096, 8, "unsigned", "nowhere")
 
 
 def _result(attempt: Callable[[], object]) -> str:
     try:
         attempt()
-    except Refused as refused:
+    except ChangeRefused as refused:
         return f"{refused.what}, remedy: {refused.remedy}"
     return "done"
 
 
-def _entry(target: Target) -> Entry:
-    return Entry(
+def _entry(target: Target) -> JournalEntry:
+    return JournalEntry(
         "0a1b2c3d", time.time(), "test", None, "max_connections", "200", "memory",
         ServerId.of(target, boot_id()), (_STEP,),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def main() -> None:
     """Journal a change of the first process, then try to make and to undo a change in the second process."""
     toggle = catalog.load()["max_connections"]
     backend = next(backend for backend in toggle.generations[0].backends if backend.kind == "memory")
-    journal, account = Journal(), Account()
+    journal, account = Journal(), LoginOptions()
     with Pretender(Path(sys.argv[1])) as first:
         target = find_one(first.pid)
         entry = _entry(target)
@@ -57,7 +57,7 @@ def main() -> None:
         journal.conclude(entry.id, "done")
         first.kill()
         second = of_the_same_pid(first)
-        plan = Plan(toggle, "200", backend, (_STEP,), ())
+        plan = ChangePlan(toggle, "200", backend, (_STEP,), ())
         results = {
             "pids": [first.pid, second.pid],
             "apply": _result(lambda: engine.apply(target, plan, who="test", account=account)),

@@ -1,16 +1,16 @@
-"""Run ``innoscope trace`` until it ends, or it or ``innoscope latency`` in the background."""
+"""Run ``innoscope trace`` to its end, or run ``trace`` or ``latency`` in the background."""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
 from typing import TYPE_CHECKING, Any, Self
 
 from safety.command import DEADLINE_S, INNOSCOPE, innoscope
 from safety.leftovers import probed
+from safety.progress import Progress
 from servers import Keeper
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,19 +37,18 @@ class Tracing:
         self._server = server
         self._command = [*under, INNOSCOPE, command, "--pid", str(server.pid), *map(str, arguments)]
         self._keeper = Keeper()
+        self.progress = Progress()
         self.out = self.err = ""
 
     def __enter__(self) -> Self:
-        self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.process = self.progress.start(self._command)
         self._keeper.watch(self.process.pid)
-        deadline = time.monotonic() + DEADLINE_S
-        while not probed(self._server.pid):
-            assert self.process.poll() is None, self.process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(self._is_probing, within_s=DEADLINE_S, every_s=0.02)
         return self
+
+    def _is_probing(self) -> bool:
+        assert self.process.poll() is None, (self.finish(), self.out, self.err)
+        return bool(probed(self._server.pid))
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
@@ -60,7 +59,8 @@ class Tracing:
         """Wait for the trace to end; return its exit code. Its output is then in ``out`` and ``err``."""
         if not self.process.stdout or self.process.stdout.closed:
             return self.process.returncode
-        self.out, self.err = self.process.communicate(timeout=DEADLINE_S)
+        self.out, _ = self.process.communicate(timeout=DEADLINE_S)
+        self.err = self.progress.finish()
         self._keeper.close()
         return self.process.returncode
 

@@ -32,6 +32,7 @@ _PYTHON = str(Path(sys.executable).resolve())
 _SEEN_AT = Path("/mnt")
 _MAIN = _SEEN_AT / "tests/safety/confine_main.py"
 _PREFIX = "CAP_"
+_SUFFIXES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Unit:
         program, *arguments = self["ExecStart"].split()
         assert program == "/usr/bin/innoscope"
         return arguments
+
+    @property
+    def memory_max(self) -> int:
+        """Return the memory limit in bytes."""
+        text = self["MemoryMax"]
+        return int(text[:-1]) * _SUFFIXES[text[-1]]
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -128,14 +135,14 @@ class Accounts:
 
 @contextmanager
 def temporary_accounts() -> Iterator[Accounts]:
-    """Provide the accounts in a folder that is removed afterwards."""
+    """Provide the accounts in a directory that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="innoscope-users-") as folder:
         yield Accounts(Path(folder))
 
 
 @contextmanager
 def sensor_folder(accounts: Accounts) -> Iterator[Path]:
-    """Create the folder that systemd would create for the sensor, readable by all users."""
+    """Create the directory that systemd would create for the sensor, readable by all users."""
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-") as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -149,7 +156,7 @@ def confined(
 ) -> list[str]:  # fmt: skip
     """Return a command prefix that applies the restrictions of the unit.
 
-    The command may write only below ``writable``. It has the unit's capabilities without ``less`` and with
+    The command may write only below ``writable``. It has the unit's capabilities minus ``less`` plus
     ``more``. Our packages are mounted at /mnt, because the unit's user may have no access to the source tree.
     """
     held = [name.removeprefix(_PREFIX).lower() for name in (*unit.capabilities, *more) if name not in less]
@@ -193,5 +200,5 @@ def command_line(prefix: list[str]) -> list[str]:
 
 
 def python(prefix: list[str], name: str, *arguments: object) -> list[str]:
-    """Return the command that runs the script ``name`` of this folder with ``prefix``."""
+    """Return the command that runs the script ``name`` in this directory with ``prefix``."""
     return [*prefix, _PYTHON, "-B", str(_MAIN.with_name(name)), *map(str, arguments)]

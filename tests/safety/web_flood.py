@@ -1,4 +1,4 @@
-"""Flood an agent with bad clients while a Prometheus scrapes it, and measure the cost."""
+"""Flood an agent with bad clients while another client scrapes it as Prometheus does; measure the cost."""
 
 from __future__ import annotations
 
@@ -28,13 +28,11 @@ _MAIN = Path(__file__).with_name("web_flood_main.py")
 #: Seconds after which Prometheus cancels a scrape by default.
 LOST_S = 10.0
 _PAUSE_S = 0.2
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def memory_limit() -> int:
     """Return the memory limit of the agent's unit in bytes."""
-    text = Unit.named("agent")["MemoryMax"]
-    return int(text[:-1]) * _UNITS[text[-1]]
+    return Unit.named("agent").memory_max
 
 
 def peak(pid: int) -> int:
@@ -49,7 +47,7 @@ def reset_peak(pid: int) -> None:
 
 
 class Scraper(threading.Thread):
-    """Scrape five times per second. Like Prometheus, keep the connection, and reconnect if it was closed."""
+    """A client that scrapes five times per second and, like Prometheus, reuses its connection if possible."""
 
     def __init__(
         self, host: Host, address: str, port: int, headers: dict[str, str], tls: ssl.SSLContext | None

@@ -19,6 +19,9 @@ from collections import Counter
 
 OUTCOMES: Counter[str] = Counter()
 _GET = "GET {} HTTP/1.1\r\nHost: {}\r\n{}\r\n"
+#: Share of the clients that must be connected before the seconds of the flood count, and the maximum seconds
+#: until then. A busy host needs seconds for a thousand connections.
+_CONNECTED, _CONNECT_S = 0.95, 30.0
 #: The first bytes of a TLS handshake: a record that announces 512 bytes.
 _HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(505)
 
@@ -119,6 +122,12 @@ async def _client(kind: str, address: str, port: int, source: str, number: int) 
         OUTCOMES["ended"] += 1
 
 
+async def _connected(count: float) -> None:
+    deadline = time.monotonic() + _CONNECT_S
+    while OUTCOMES["connected"] < count and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+
+
 async def _flood(kind: str, address: str, port: int, seconds: float, count: int, sources: list[str]) -> None:
     clients = [
         asyncio.create_task(_client(kind, address, port, source, number))
@@ -126,6 +135,8 @@ async def _flood(kind: str, address: str, port: int, seconds: float, count: int,
     ]
     await asyncio.sleep(0)
     print("go", flush=True)
+    if kind != "tls":  # those count handshakes, and connect again and again
+        await _connected(_CONNECTED * count)
     _, active = await asyncio.wait(clients, timeout=seconds)
     for client in active:
         client.cancel()

@@ -1,4 +1,4 @@
-"""Manage the cache of downloads, which is outside the source tree and contains only complete folders."""
+"""Manage the cache of downloads, which is outside the source tree and contains only complete directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def root() -> Path:
-    """Return ``$INNOSCOPE_CACHE``, or by default ``innoscope`` in the user's cache folder."""
+    """Return ``$INNOSCOPE_CACHE``, or by default ``innoscope`` in the user's cache directory."""
     own = os.environ.get("INNOSCOPE_CACHE")
     if own:
         return Path(own).absolute()
@@ -36,7 +36,7 @@ def locked(name: str) -> Iterator[None]:
 
 @contextmanager
 def made_whole(target: Path) -> Iterator[Path]:
-    """Yield a scratch folder; rename it to ``target`` if the block succeeds, and remove it otherwise."""
+    """Yield a scratch directory; rename it to ``target`` if the block succeeds, and remove it otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     scratch.chmod(0o755)  # a server that drops its privileges must be able to enter

@@ -1,7 +1,7 @@
 """Define the source, layout and requirements of the test servers.
 
-This module contains only package names. The registries are those that the clients (mvn, npm, apt-get,
-mmdebstrap) are configured to use.
+This module contains package names, but no addresses of registries: the clients (mvn, npm, apt-get,
+mmdebstrap) use the registries that they are configured for.
 
 Released artifacts of Maven and npm never change, so their SHA-256 is pinned and verified. Debian's archive
 removes a version when the next one is released, so a pinned checksum would break within weeks. For Debian
@@ -21,7 +21,7 @@ Bootstrap = Literal["copy", "initialize", "install-db", "bootstrap"]
 class Maven:
     """A jar. Files below ``strip`` are unpacked, without that prefix.
 
-    ``nested`` jars are unpacked into separate folders, and the ``tarball`` into the server's home.
+    ``nested`` jars are unpacked into separate directories, and the ``tarball`` into the server's home.
     """
 
     coordinates: str
@@ -50,7 +50,7 @@ class DebianPackages:
 
 @dataclass(frozen=True, slots=True)
 class DebianRoot:
-    """A root folder of another Debian suite with its own libc, for chroot."""
+    """A root directory of another Debian suite with its own libc, for chroot."""
 
     suite: str
     packages: tuple[str, ...]
@@ -58,7 +58,10 @@ class DebianRoot:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One server. Paths are relative to its unpacked home; in options, ``{home}`` stands for that folder."""
+    """A test server.
+
+    Paths are relative to its unpacked home; in options, ``{home}`` stands for that directory.
+    """
 
     name: str
     flavour: Literal["mysql", "mariadb"]
@@ -70,7 +73,7 @@ class Spec:
     data: str = ""  #: for ``copy``: the data directory that the package ships
     libraries: tuple[str, ...] = ()  #: Debian packages of this machine that the binary needs
     options: tuple[str, ...] = ()
-    library_path: str | None = None  #: folder of shared libraries that the package ships
+    library_path: str | None = None  #: directory of shared libraries that the package ships
     os_thread_sql: str = ""  #: maps connection ids to OS thread ids, if the server supports it
     notes: str = ""
 
@@ -80,7 +83,8 @@ class Spec:
         return isinstance(self.source, DebianRoot)
 
 
-#: A connection's OS thread is in the process list of MariaDB, and in performance_schema of MySQL (since 5.7).
+#: Queries for the OS thread of each connection: MariaDB's process list contains it, and so does MySQL's
+#: performance_schema in 5.7 and newer.
 _MARIADB_TIDS = "SELECT ID, TID FROM information_schema.PROCESSLIST"
 _MYSQL_TIDS = (
     "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL"
@@ -245,9 +249,9 @@ _ALL = (
 )
 
 SERVERS = {spec.name: spec for spec in _ALL}
-#: Servers that are started only by tests that select them by name.
+#: Servers for tests that select them by name or use this list.
 ADDED = ("mysql-5.7.22", "mysql-8.0.31", "mariadb-10.5")
-#: Servers on which only the wait classes are tested.
+#: Servers for the tests of wait classes and statements, and for a few other tests.
 TRIED = ("mariadb-11.8",)
 #: Servers that run only as nodes of the clusters in tests/clusters.
 CLUSTERED = ("mariadb-10.11-galera",)

@@ -31,7 +31,7 @@ def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> Non
 
 
 def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
-    """Unpack packages of ``suite`` and their dependencies into a root folder, without configuring them."""
+    """Unpack packages of ``suite`` and their dependencies into a root directory, without configuring them."""
     if os.geteuid() != 0:
         raise ServerError("cannot start a server in a chroot: this needs root")
     ensure_commands("mmdebstrap")
@@ -46,7 +46,7 @@ def unpack_root(suite: str, packages: tuple[str, ...], home: Path) -> None:
 
 
 def prepare_root(home: Path) -> None:
-    """Create the users and folders that servers need in a root folder without configured packages."""
+    """Create the users and directories that servers need in a root directory without configured packages."""
     (home / "etc/passwd").write_text(
         f"root:x:0:0:root:/:/bin/false\nmysql:x:{MYSQL_UID}:{MYSQL_UID}:mysql:/:/bin/false\n"
         "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class ServerError(RuntimeError):
-    """A server could not be fetched, started or stopped. The message contains the remedy if it is known."""
+    """An error in fetching or running a test server. The message contains the remedy if it is known."""
 
 
 def tail(path: Path, lines: int = 20) -> str:

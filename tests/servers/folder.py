@@ -1,4 +1,4 @@
-"""The folder of a running server."""
+"""The directory of a running server."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A server's folder. It is in /tmp to keep paths short: a Unix socket path is limited to 107 bytes.
+    """A server's directory. It is in /tmp to keep paths short: a Unix socket path is limited to 107 bytes.
 
-    A server in a chroot also gets a folder in the chroot.
-    ``outside`` is the folder's path on the host, and ``inside`` its path as the server sees it.
+    A server in a chroot also gets a directory in the chroot. ``outside`` is the directory's path on the host,
+    and ``inside`` its path as the server sees it.
     """
 
     def __init__(self, installation: Installation) -> None:
@@ -35,7 +35,7 @@ class Folder:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Return the folders to remove when the server is closed."""
+        """Return the directories to remove when the server is closed."""
         return tuple(dict.fromkeys((self.outside.resolve(), self.path)))
 
     @property

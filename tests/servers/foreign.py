@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 #: Packages that every root has besides the essential ones.
 _ALWAYS = ("base-files", "mount")
-#: The folders that are links to the folders of the same name in /usr.
+#: The directories that are links to the directories of the same name in /usr.
 _MERGED = ("bin", "sbin", "lib")
 
 
@@ -44,7 +44,7 @@ class Archive:
         run(["apt-get", "-qq", *self._options, "update"], folder)
 
     def depends(self, package: str) -> str:
-        """Return apt's listing of a package's dependencies, and of theirs."""
+        """Return apt's recursive listing of a package's dependencies."""
         unwanted = ("suggests", "recommends", "conflicts", "breaks", "replaces", "enhances")
         options = ("--recurse", *(f"--no-{kind}" for kind in unwanted))
         return run(["apt-cache", *self._options, "depends", *options, package], self._folder)
@@ -64,7 +64,7 @@ class Archive:
 
 
 def unpack_root(debs: Iterable[Path], home: Path) -> None:
-    """Unpack packages into a root folder, and register them as installed. They are not configured."""
+    """Unpack packages into a root directory, and register them as installed. They are not configured."""
     for name in _MERGED:
         (home / "usr" / name).mkdir(parents=True)
         (home / name).symlink_to(f"usr/{name}")

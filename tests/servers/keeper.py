@@ -1,9 +1,9 @@
-"""Clean up processes and folders when the test process exits, even if it is killed.
+"""Clean up processes and directories when the test process exits, even if it is killed.
 
 PR_SET_PDEATHSIG is not sufficient: it fires when the *thread* that forked the server exits, and the kernel
 clears it when mysqld changes its user ID. So a small sibling process, the keeper, holds the read end of a
 pipe. When our end of the pipe is closed, the keeper kills the registered processes (by pidfd, so never a
-reused pid) and removes the registered folders.
+reused pid) and removes the registered directories.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Keeper:
         self._say("keep", folder)
 
     def close(self) -> None:
-        """End the keeper. It first kills all watched processes and removes the registered folders."""
+        """End the keeper. It first kills all watched processes and removes the registered directories."""
         if self._process.stdin and not self._process.stdin.closed:
             self._process.stdin.close()
         self._process.wait()

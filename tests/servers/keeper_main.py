@@ -1,4 +1,4 @@
-"""The keeper process of ``servers.keeper``. It needs only the standard library, for ``python -I -S``."""
+"""The keeper process of ``servers.keeper``. It runs under ``python -I -S``, without site packages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 
-#: Maximum milliseconds to wait for a killed process to exit before its folder is removed.
+#: Maximum milliseconds to wait for a killed process to exit before its directory is removed.
 _GONE_MS = 10_000
 
 

@@ -1,4 +1,4 @@
-"""Build the command line of a test server: defaults for 1,000 threads on 2 cores, then the test's options."""
+"""Build the command line of a test server: defaults for up to 2,500 connections, then the test's options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEFAULTS = (
 
 
 def arguments(options: Options | None) -> list[str]:
-    """Format options as arguments. The caller puts them after the defaults: an option's last value wins."""
+    """Format options as arguments, to follow the defaults: the last value of an option wins."""
     if options is None:
         return []
     if not isinstance(options, Mapping):
@@ -37,7 +37,7 @@ def arguments(options: Options | None) -> list[str]:
 
 
 def command(installation: Installation, folder: Folder, port: int, options: Options | None) -> list[str]:
-    """Return the server's command. There is no shell or wrapper, so the started process is the server."""
+    """Return the server's command. It runs without a shell, so the started process becomes the server."""
     return [
         *program(installation),
         f"--datadir={folder.inside}/data",
@@ -52,7 +52,7 @@ def command(installation: Installation, folder: Folder, port: int, options: Opti
 
 
 def program(installation: Installation) -> list[str]:
-    """Return the start of the command line: the binary, its base folder and its user."""
+    """Return the start of the command line: the binary, its base directory and its user."""
     spec, home = installation.spec, installation.home
     if spec.chroot:
         start, inside, user = ["chroot", str(home), f"/{spec.mysqld}"], Path("/"), "mysql"
@@ -62,7 +62,7 @@ def program(installation: Installation) -> list[str]:
 
 
 def hand_over(installation: Installation, path: Path) -> None:
-    """Make the server's user the owner of a folder and of everything in it."""
+    """Make the server's user the owner of a directory and of everything in it."""
     uid = MYSQL_UID if installation.spec.chroot else os.geteuid()
     if os.geteuid() != 0:
         return

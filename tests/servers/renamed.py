@@ -1,4 +1,4 @@
-"""Make a copy of a server that reports another version, or whose functions have other names."""
+"""Copy a server, and change the version that it reports or the names of its functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def renamed(name: str, changes: Mapping[str, str], folder: Path) -> Installation:
     """Copy a server to ``folder``, and replace strings in its binary with others of equal length.
 
-    All other files are links to the original.
+    All other files are symbolic links to the originals.
     """
     real = fetch(name)
     image = real.mysqld.read_bytes()
@@ -32,7 +32,7 @@ def renamed(name: str, changes: Mapping[str, str], folder: Path) -> Installation
 
 
 def _link_all(real: Path, copy: Path, except_for: str) -> None:
-    """Link a folder's contents into the copy, except ``except_for``, and create its parent folders."""
+    """Link a directory's contents into the copy, except ``except_for``, and create its parent directories."""
     first, _, rest = except_for.partition("/")
     copy.mkdir(parents=True)
     for entry in real.iterdir():

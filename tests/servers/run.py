@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 #: The environment of a server, which does not depend on the user's environment.
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/nonexistent"}
 
-#: Timeout of a command in seconds, for clients that hang. Downloading 150 MB takes less time.
+#: Timeout for a command, in seconds, because clients can hang. Downloading 150 MB takes less time.
 _TIMEOUT = 900
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """Return the command's standard output. Raise ServerError with the whole output if it fails."""
+    """Return the command's standard output. Raise ServerError, with the whole output, if it fails."""
     try:
         result = subprocess.run(
             command, cwd=cwd, capture_output=True, text=True, timeout=_TIMEOUT, check=False

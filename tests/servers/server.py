@@ -1,4 +1,4 @@
-"""Start and stop one server with its own folder."""
+"""Start and stop one server with its own directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from servers import launch, template
-from servers.errors import ServerError, tail
+from servers.errors import ServerError
 from servers.fetch import Installation, fetch
 from servers.folder import Folder
 from servers.keeper import Keeper
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
-#: Maximum attempts to start a server. An attempt fails if another process takes the free port first.
-_PORT_TRIES = 3
+#: Sockets that reserve the ports of ``free_port`` until this process exits.
+_RESERVED: list[socket.socket] = []
 
 
 class Server:
     """Context manager around one mysqld with its own data directory.
 
-    ``options`` follow the defaults (see ``launch``). ``kill()`` and ``stop()`` keep the data directory, and
-    ``start()`` uses it again, as crash tests need. ``close()`` and the block's end remove the folder.
+    ``options`` follow the defaults (see ``launch``). ``kill()`` and ``stop()`` keep the data directory, so
+    that crash tests can call ``start()`` again. ``close()`` and the block's end remove the directory.
     ``prefix`` is a command that sets up namespaces or limits and then execs the server.
     """
 
@@ -67,7 +67,7 @@ class Server:
 
     @property
     def folder(self) -> Folder:
-        """Return the server's folder. Raise ServerError before the first start."""
+        """Return the server's directory. Raise ServerError before the first start."""
         if self._folder is None:
             raise ServerError(f"{self.name} was not started")
         return self._folder
@@ -122,22 +122,14 @@ class Server:
             return list(cursor.fetchall())
 
     def start(self, *, wait: bool = True, timeout: float = 60) -> None:
-        """Start the server, on the existing data directory or a new one, and wait until it accepts SQL."""
+        """Start the server on its data directory, old or new. If ``wait``, return once it accepts SQL."""
         if self.running:
             raise ServerError(f"{self.name} is running already")
         if self._folder is None:
             self._prepare()
-        for again in (True,) * (_PORT_TRIES - 1) + (False,):
-            self._spawn()
-            try:
-                if wait:
-                    self.wait_ready(timeout)
-            except ServerError:
-                if not again or self.running or "Bind on TCP/IP port" not in tail(self.error_log):
-                    raise
-                self._reap()
-            else:
-                return
+        self._spawn()
+        if wait:
+            self.wait_ready(timeout)
 
     def wait_ready(self, timeout: float = 60) -> None:
         """Return once the server accepts SQL. If it exits or takes too long, fail with the end of its log."""
@@ -160,7 +152,7 @@ class Server:
         self._reap()
 
     def close(self) -> None:
-        """Kill the process and remove the folder."""
+        """Kill the process and remove the directory."""
         if self._process is not None:
             self.kill()
         if self._folder is not None:
@@ -213,7 +205,14 @@ class Server:
 
 
 def free_port() -> int:
-    """Return a currently free TCP port of the loopback address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a free TCP port of the loopback address, and reserve it until this process exits.
+
+    The kernel gives a bound port to no other process that asks for any port. A server can bind it, because
+    servers and this socket set SO_REUSEADDR, and this socket does not listen (inet_csk_bind_conflict in
+    net/ipv4/inet_connection_sock.c).
+    """
+    reserving = socket.socket()
+    reserving.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserving.bind(("127.0.0.1", 0))
+    _RESERVED.append(reserving)
+    return int(reserving.getsockname()[1])

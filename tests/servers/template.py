@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: Maximum seconds to initialize a data directory; an idle machine needs 2 to 5 s.
 _TIMEOUT = 120
 
-#: SQL files in MariaDB's folder share/mysql, named without the prefix ``mysql_``. In 11.8,
-#: they are in share/mariadb, with the prefix ``mariadb_``.
+#: SQL files in MariaDB's directory share/mysql, named without the prefix ``mysql_``. In 11.8, they are in
+#: share/mariadb, with the prefix ``mariadb_``.
 _SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 
 
@@ -64,7 +64,7 @@ def copy(installation: Installation, folder: Folder, arguments: list[str]) -> No
     _copy(str(installation.template), folder.data)
     if installation.spec.version.startswith("5.5") and "innodb-log-file-size" in " ".join(arguments):
         for log in folder.data.glob("ib_logfile*"):
-            log.unlink()  # 5.5 refuses logs of another size; after a clean shutdown, logs are not needed
+            log.unlink()  # 5.5 refuses logs of a different size; after a clean shutdown, logs are not needed
 
 
 def _copy(source: str, target: object) -> None:

@@ -1,4 +1,4 @@
-"""Make captures for tests: synthetic ones, and random ones in which every field has a value."""
+"""Builders of captures for tests, and of random values of any type that a capture contains."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from innoscope.common.samples import Histogram
-from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, Statement
-from innoscope.diagnose.incident import codec
-from innoscope.diagnose.incident.model import Capture, Taken
+from innoscope.diagnose.evidence import ConnectionActivity, Evidence, MetricReadings, MissingSource
+from innoscope.diagnose.incident.model import Capture, CaptureOrigin
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 SERVER = {"flavour": "mysql", "version": "5.6.24", "pid": "42"}
 WAITING = ("futex", "os_event_wait_low", "lock_wait_suspend_thread", "row_search_for_mysql", "do_command")
-TAKEN = Taken("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
+TAKEN = CaptureOrigin("0.1.0", "root", "db1", "6.18.0", 1_700_000_000.0)
 
 
 def evidence(waits: dict[str, int], snapshots: int = 10, **values: Any) -> Evidence:
-    """Return evidence of ``snapshots`` snapshots, one per second; ``waits`` counts the clients by wait class.
+    """Return evidence with ``snapshots`` snapshots, one per second; ``waits`` counts clients by wait class.
 
-    ``values`` maps metrics to their values: one for all snapshots, or a list with one per snapshot.
+    ``values`` maps each metric to one value for all snapshots, or to a list with one value per snapshot.
     """
     counts = {(CLIENT, wait): count for wait, count in waits.items()}
     each = [
@@ -42,12 +41,14 @@ def evidence(waits: dict[str, int], snapshots: int = 10, **values: Any) -> Evide
             ObservedStack(CLIENT, wait, (*WAITING, wait), count * snapshots, (7,))
             for wait, count in waits.items()
         ),
-        statements=(Statement(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),),
+        statements=(
+            ConnectionActivity(7, "app", "web1", "Query", "updating", 3, "UPDATE `t` SET `a` = ?", 70),
+        ),
         answers={
             "transactions": ({"connection": "7", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1"},)
         },
         host={"major_faults": 0.5},
-        missing={"probes": Missing("unsupported", "left out by --no-probes")},
+        missing={"probes": MissingSource("unsupported", "left out by --no-probes")},
     )
 
 
@@ -60,7 +61,7 @@ def capture(**changes: Any) -> Capture:
         "verdict": {"findings": [{"name": "row_lock_convoy", "score": 88.5, "follows_from": None}]},
         "status": "TRANSACTIONS\n------------\nTrx id counter 7",
         "variables": {"innodb_buffer_pool_size": "134217728"},
-        "missing": {"status": Missing("denied", "root lacks a privilege", "GRANT PROCESS")},
+        "missing": {"status": MissingSource("denied", "root lacks a privilege", "GRANT PROCESS")},
     }
     return Capture(**values | changes)
 
@@ -68,7 +69,7 @@ def capture(**changes: Any) -> Capture:
 def drawn(hint: Any, draw: random.Random, depth: int = 0) -> Any:
     """Return a random value of the type ``hint``."""
     if is_dataclass(hint) and isinstance(hint, type):
-        hints = typing.get_type_hints(hint, localns=codec._NAMES)
+        hints = typing.get_type_hints(hint)
         return hint(**{one.name: drawn(hints[one.name], draw, depth + 1) for one in fields(hint)})
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):

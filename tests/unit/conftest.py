@@ -16,10 +16,10 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 @pytest.fixture
 def memory_folder() -> Iterator[Path]:
-    """Yield a folder in memory, for tests that call fsync or write a file thousands of times.
+    """Yield a directory for tests that call fsync or write a file thousands of times: if possible, in memory.
 
-    On a busy disk, each fsync can take a second, and so can each write: ext4 flushes a file that is truncated
-    and rewritten, even without fsync.
+    On a busy disk, each fsync can take a second. So can rewriting a file, because ext4 flushes a file that
+    was truncated and rewritten, even without fsync.
     """
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=parent) as name:

@@ -1,4 +1,4 @@
-"""Make evidence for tests of the rules that ``diagnose`` applies."""
+"""A builder of evidence for tests of the rules that ``diagnose`` applies."""
 
 from __future__ import annotations
 

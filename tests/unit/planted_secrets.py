@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 SECRET: Final = "hunter2"  # noqa: S105
 #: Statements whose literals servers parse differently, depending on version, sql_mode or character set.
 AMBIGUOUS: Final = (
-    # a function body of MySQL 9, with and without a tag, and the same text on an older server
+    # function bodies of MySQL 9, with and without a tag; on older servers, $$ is part of a name
     f"CREATE FUNCTION f() RETURNS INT LANGUAGE JAVASCRIPT AS $$ let password = {SECRET} $$",
     f"CREATE FUNCTION f() LANGUAGE JAVASCRIPT AS $js$ $$ '{SECRET} $js$",
     f"SELECT $$ FROM t WHERE x='a $$ {SECRET}'",
@@ -35,7 +35,7 @@ AMBIGUOUS: Final = (
 
 
 def random_statement(chance: random.Random) -> str:
-    """Return a statement of random pieces, sometimes cut off, for a random ``sql_mode``."""
+    """Return a statement made of random pieces, sometimes truncated, for a random ``sql_mode``."""
     escapes = chance.random() < 0.5
     pieces = [_piece(chance, escapes) for _ in range(chance.randint(1, 9))]
     return "".join(pieces)[: chance.choice((None, 40, 80))]
@@ -63,13 +63,13 @@ def _body(chance: random.Random, escapes: bool) -> str:
 
 
 def _run(chance: random.Random, escapes: bool) -> str:
-    """Return an executable comment with literals, which may contain ``*/``."""
+    """Return an executable comment with two literals, each of which may contain ``*/``."""
     begin = chance.choice(("/*!", "/*!50000 ", "/*M!100000 ", "/*!99999 /* a */ "))
     return f"{begin}{_literal(chance, escapes)} {chance.choice(('', '# */ '))}\n{_literal(chance, escapes)}*/"
 
 
 def _inside(quote: str, escapes: bool) -> tuple[str, ...]:
-    """Return the pieces that a literal in ``quote`` may contain, with or without backslash escapes."""
+    """Return the pieces that a literal in ``quote`` quotes may contain, with or without backslash escapes."""
     other = '"' if quote == "'" else "'"
     always = (quote * 2, other, "`", "/*", "*/", "-- ", "#", "$$", "$a$", ";", "\n", "(", ",", "a")
     return (*always, f"\\{quote}", "\\\\", "\\n") if escapes else (*always, "\\" + other, "\\a")

@@ -1,4 +1,4 @@
-"""Make samples for tests of the active session history."""
+"""Sample data and a simulated clock for tests of the active session history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from innoscope import _native
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape
+from innoscope.sampling.sessions.model import Batch, Sampled, SharedValues
 from innoscope.target.digests import digest_id
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ STACK = ("os_event::wait", "lock_wait_suspend_thread", "row_upd_step", "do_comma
 
 
 class Clock:
-    """A clock that stands still unless a test moves it."""
+    """A simulated clock, which advances only when a test sets ``now``."""
 
     def __init__(self, now: float = START) -> None:
         self.now = float(now)
@@ -29,13 +29,15 @@ class Clock:
         return self.now
 
 
-def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ...] = STACK) -> Shape:
-    """Return a shape of a client thread that is executing STATEMENT."""
-    return Shape("connection", user, "shop", DIGEST, "Query", wait, None, None, "exact", "exact", stack)
+def shape(wait: str = "row_lock", user: str | None = "app", stack: tuple[str, ...] = STACK) -> SharedValues:
+    """Return the shared values of samples in which a client thread is executing STATEMENT."""
+    return SharedValues(
+        "connection", user, "shop", DIGEST, "Query", wait, None, None, "exact", "exact", stack
+    )
 
 
-def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: Shape) -> Batch:
-    """Return a batch with one snapshot, in which ``tids`` are busy. They take the shapes in turn."""
+def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: SharedValues) -> Batch:
+    """Return a batch with one snapshot, in which the busy threads ``tids`` cycle through ``shapes``."""
     shapes = shapes or (shape(),)
     sampled = Sampled(
         int(at * 1e6),
@@ -49,7 +51,7 @@ def batch(at: float, tids: range = range(10, 13), weight: float = 1.0, *shapes: 
 
 
 def rows(folder: Path) -> dict[tuple[int, int], int]:
-    """Return how often each (second, thread) is in the valid files of a history."""
+    """Return the number of samples per (second, thread) in a history; fail if a file is damaged."""
     paths = [part.file("samples") for part in files.live_parts(folder)]
     groups, rest, _, failed = _native.history_group(
         "samples",

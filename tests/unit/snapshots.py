@@ -1,4 +1,4 @@
-"""Make targets, threads and snapshots for tests of the layers above the Rust core."""
+"""Builders of targets, threads and snapshots for tests of the layers above the Rust core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def target(**changes: object) -> Target:
 
 
 def frames(*names: str, module: str = "mysqld") -> tuple[Frame, ...]:
-    """Return a stack, innermost first. ``lib.so!name`` sets the module; an empty name has no symbol."""
+    """Return a stack, innermost frame first.
+
+    ``lib.so!name`` sets the module of a frame; an empty name makes a frame without a symbol.
+    """
     made = []
     for number, name in enumerate(names):
         library, mark, function = name.rpartition("!")
@@ -63,7 +66,7 @@ def snapshot_of(*threads: Thread, taken_at: float = 1_700_000_000.0, notes: tupl
 
 
 def mixed() -> Snapshot:
-    """Return a snapshot: three idle threads, two waiting for a row lock (one torn), one on CPU (stale)."""
+    """Return a snapshot of three idle threads, two in row_lock (one is torn), and a stale one on a CPU."""
     return snapshot_of(
         thread(1),
         thread(2),

@@ -12,6 +12,7 @@ class FakeConnection:
     """A connection that is also its own cursor. ``answers`` maps statements to their columns and rows."""
 
     user = b"app"
+    where = "/run/mysqld.sock"
 
     def __init__(self, answers: Mapping[str, tuple[Sequence[str], Sequence[tuple[Any, ...]]]]) -> None:
         self.statements: list[str] = []

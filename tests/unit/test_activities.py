@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.common.errors import BadFile
-from innoscope.diagnose.evidence import Missing, Statement
-from innoscope.diagnose.rules import Condition
+from innoscope.diagnose.evidence import ConnectionActivity, MissingSource
+from innoscope.diagnose.rules import RuleCondition
 from innoscope.diagnose.signals import Signals, is_signal
 from innoscope.diagnose.unavailable import Unknown
 from innoscope.diagnose.verdict import judge
@@ -66,12 +66,12 @@ def test_threads_are_grouped_by_activity() -> None:
 
 
 def observed(*tids: Sequence[int], answers: Answers | None = None, blind: bool = False) -> Evidence:
-    """Return evidence with a snapshot every half second. In each, the given appliers scan a table."""
+    """Return evidence with a snapshot every 0.5 s. ``tids`` lists the appliers that scan a table in each."""
     snapshots = tuple(
         SnapshotSummary(0.5 * number, {(APPLIER, "on_cpu"): 1}, doing={"applier_scan": tuple(one)})
         for number, one in enumerate(tids)
     )
-    missing = {"looks": Missing("rights", "no BPF")} if blind else {}
+    missing = {"looks": MissingSource("rights", "no BPF")} if blind else {}
     return replace(evidence(None, answers=answers or {}, missing=missing), snapshots=snapshots)
 
 
@@ -100,7 +100,7 @@ def test_activities_are_named_in_the_catalog() -> None:
     assert is_signal("lasting.rollback")
     assert not is_signal("doing.nothing")
     with pytest.raises(ValueError, match="unknown signal"):
-        Condition(signal="doing.nothing", at_least=1)
+        RuleCondition(signal="doing.nothing", at_least=1)
 
 
 def test_malformed_catalog_is_refused(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_activity_of_a_client(functions: tuple[str, ...], found: tuple[str, ...]
 
 
 def clients(activity: str, tids: Sequence[int], **waiting: int) -> Evidence:
-    """Return evidence with one snapshot per item of ``tids``: the thread in the activity, or 0 for none."""
+    """Return evidence with one snapshot per item of ``tids``, the thread that performs the activity, or 0."""
     counts = {(CLIENT, wait): count for wait, count in waiting.items()}
     snapshots = tuple(
         SnapshotSummary(float(number), counts, doing={activity: (tid,)} if tid else {})
@@ -187,7 +187,7 @@ def test_many_short_rollbacks_are_healthy() -> None:
 
 
 def test_large_transaction_in_the_binary_log_is_named() -> None:
-    commit = Statement(5, "app", "web1", "Query", "query end", 4, "COMMIT", tid=7)
+    commit = ConnectionActivity(5, "app", "web1", "Query", "query end", 4, "COMMIT", tid=7)
     verdict = judge(replace(clients("binlog_copy", [7] * 5, group_commit=8, on_cpu=1), statements=(commit,)))
     assert names(verdict) == ["binlog_bulk"]
     [blocker] = verdict.findings[0].blockers

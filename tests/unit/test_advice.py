@@ -41,6 +41,7 @@ OTHERS = {
     "wsrep_flow_control_paused_ns", "innodb_queue", "innodb_table_monitor", "sync_array_wait_event",
     "group_replication_wait", "lock_wait_timeout_thread", "max_over_time", "thread_pool_stuck", "sql_up",
     "thread_pool_threads", "innodb_lock_waits", "lock_wait_timeouts", "group_replication_commit", "tmp_spill",
+    "wsrep_cluster_status", "wsrep_last_committed", "wsrep_local_state_comment", "wsrep_ready",
 }  # fmt: skip
 VERSION = re.compile(r"MySQL|MariaDB|\b(?:5|8|9|10|11)\.\d+")
 
@@ -57,7 +58,7 @@ def _is_setting(word: str) -> bool:
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server["version"])
 def test_each_finding_has_advice_on_each_server(server: dict[str, str]) -> None:
-    # 5.5.9 has no random read-ahead.
+    # MySQL 5.5.9 has no random read-ahead.
     impossible = {"random_read_ahead"} if server["version"] == "5.5.9" else set()
 
     assert {name for name, _ in _shown(server)} == {rule.name for rule in default_rules()} - impossible

@@ -46,7 +46,9 @@ def test_example_has_every_key_with_its_default() -> None:
 
 def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
     text = re.sub(r"^# (?=\[\[|\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE)
-    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)  # clashes with bearer_token_file
+    # basic_auth_file conflicts with bearer_token_file, and in [upload], both conflict with kind = "s3".
+    text = re.sub(r"^basic_auth_file = .*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^bearer_token_file = .*upload.*\n", "", text, flags=re.MULTILINE)
 
     assert loaded(tmp_path, text).server[0].name == "orders"
 
@@ -57,6 +59,10 @@ def test_commented_keys_of_the_example_are_valid(tmp_path: Path) -> None:
         ("[web]\nlisten_adress = 'x'", "line 1: web: Object contains unknown field `listen_adress`"),
         ("[wep]", "unknown field `wep`"),
         ("[[server]]\nsocket = '/s'", r"line 1: server\[0\]: Object missing required field `name`"),
+        (
+            "[[server]]\nname = 'a'\nsocket = '/a'\n[[server]]\nname = 'b'\nsocket = 1",
+            r"line 6: server\[1\].socket: Expected `str \| null`, got `int`",
+        ),
         ("[sql]\nenabled = 'yes'", "line 2: sql.enabled: Expected `bool`, got `str`"),
         ("[sql]\ntimeout_seconds = true", "sql.timeout_seconds: Expected `float`, got `bool`"),
         ("[sql]\ntimeout_seconds = 5", "line 2: sql.timeout_seconds: Expected `float` <= 0.8"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.agent.marks import MOST, Marks
 from innoscope.metrics import registry
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,12 +23,12 @@ def scrape(
     failing: bool = False,
 ) -> Scrape:
     declared = registry.default()
-    series = [Series(declared["mysqld_start_time_seconds"], NAME, (), started)]
+    series = [ExportedSeries(declared["mysqld_start_time_seconds"], NAME, (), started)]
     for name, value, since in toggles:
         series += [
-            Series(declared["toggle_in_force"], NAME, (name, "sql"), 1),
-            Series(declared["toggle_info"], NAME, (name, value, "ann"), 1),
-            Series(declared["toggle_since_timestamp_seconds"], NAME, (name,), since),
+            ExportedSeries(declared["toggle_in_force"], NAME, (name, "sql"), 1),
+            ExportedSeries(declared["toggle_info"], NAME, (name, value, "ann"), 1),
+            ExportedSeries(declared["toggle_since_timestamp_seconds"], NAME, (name,), since),
         ]
     view = ServerState(NAME, "mysql", up, (("toggles", "rights: denied" if failing else None),))
     return Scrape(0.0, tuple(series), (view,))

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from alerting import ALERTS
+from generate.links import linked
 from innoscope.metrics import registry
 from innoscope.sampling.classify import default_classifier
 from unit.command_lines import check_command
@@ -109,13 +110,56 @@ def test_alert_follows_the_conventions(alert: str) -> None:
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     about_a_server = "$labels.server" in annotations["description"] and alert != "InnoscopeServerVanished"
     more = {"findings"} if about_a_server else set()
-    assert annotations.keys() == {"summary", "description", "runbook_url"} | more
+    assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"} | more
     if about_a_server:
         assert annotations["findings"] == FINDINGS
+    if alert != "InnoscopeNoAgents":
+        assert ("var-server={{ urlquery $labels.server }}" in annotations["dashboard_url"]) is (
+            "$labels.server" in annotations["description"]
+        )
     assert "{{" not in annotations["summary"]
     assert annotations["runbook_url"].endswith(f"/runbooks/{alert}")
     if alert != "InnoscopeNoAgents":
         assert "{{ $labels.instance }}" in annotations["runbook_url"]
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_dashboard_of_the_alert_exists(alert: str) -> None:
+    url = rules("alerts.yaml")[alert]["annotations"]["dashboard_url"]
+    uid = re.fullmatch(r"http://localhost:3000/d/([\w-]+)(\?.*)?", url)
+
+    assert uid is not None
+    assert (ALERTS.parent / "grafana" / f"{uid[1]}.json").is_file()
+
+
+@pytest.mark.parametrize("alert", ALERT_NAMES)
+def test_description_names_the_next_command(alert: str) -> None:
+    description = rules("alerts.yaml")[alert]["annotations"]["description"].strip()
+    command = re.search(r"Next, (?:on its host|on the host of Prometheus|with the file): (.+)$", description)
+
+    assert command is not None
+    words = shlex.split(command[1].removeprefix("sudo "))
+    if words[0] == "innoscope":
+        check_command(words[1:])
+    assert words[0] in {"innoscope", "journalctl", "systemctl", "curl", "promtool"}
+
+
+@pytest.mark.parametrize("agents", ["http", "https"])
+def test_links_can_have_other_addresses(agents: str) -> None:
+    grafana, runbooks = "https://grafana.example.net/", "https://runbooks.example.net/innoscope"
+    text = linked((ALERTS / "alerts.yaml").read_text(), grafana, runbooks, agents)
+    changed = {rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]}
+
+    assert changed.keys() == set(ALERT_NAMES)
+    for name, rule in changed.items():
+        annotations = rule["annotations"]
+        assert annotations["runbook_url"] == f"{runbooks}/{name}"
+        assert annotations["dashboard_url"].startswith("https://grafana.example.net/d/")
+        assert annotations.get("findings", f"{agents}:").startswith(f"{agents}:")
+        assert rule["expr"] == rules("alerts.yaml")[name]["expr"]
+    served = linked((ALERTS / "alerts.yaml").read_text(), None, None, "https")
+    assert 'runbook_url: "http:' not in served
+    assert "runbook_url: 'http:" not in served
 
 
 @pytest.mark.parametrize("alert", ALERT_NAMES)

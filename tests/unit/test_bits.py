@@ -1,4 +1,4 @@
-"""Test the arithmetic functions that our BPF programs share, compiled for this machine."""
+"""Test the bit arithmetic that our BPF programs share, compiled for this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The root blocker is found in chains, cycles and ties of synthetic evidence."""
+"""The root blocker of synthetic lock waits is found, even if the waits form a chain or a cycle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from innoscope.diagnose import metadata_locks
 from innoscope.diagnose.blocking_chains import blockers
-from innoscope.diagnose.evidence import Evidence, Statement
+from innoscope.diagnose.evidence import ConnectionActivity, Evidence
 from innoscope.diagnose.graph import Graph
 from innoscope.memory.locks import futexes
 from innoscope.memory.locks.held import HeldLock
@@ -49,7 +50,7 @@ def evidence(*owners: HeldLock, **more: Any) -> Evidence:
 
 def test_holder_is_described_in_one_line() -> None:
     statements = (
-        Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234, DIGEST),
+        ConnectionActivity(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 1234, DIGEST),
     )
     seen = (ObservedStack(CLIENT, "opening_tables", WAITING, 8, (1, 2, 3)),)
     [found] = blockers(evidence(held(1234, 1, 2, 3), statements=statements, seen=seen), "opening_tables")
@@ -64,7 +65,7 @@ def test_holder_is_described_in_one_line() -> None:
 
 
 def test_chain_leads_to_its_root() -> None:
-    """Threads 1, 2 and 3 are waiting for thread 4, which is waiting for thread 5."""
+    """Let threads 1, 2 and 3 wait for thread 4, which is waiting for thread 5."""
     other = held(5, 4, name="the metadata lock of table d.t", wait="metadata_lock", owner_wait="idle")
     [found] = blockers(evidence(held(4, 1, 2, 3), other), "opening_tables")
     assert found.thread == 5
@@ -76,10 +77,10 @@ def test_chain_leads_to_its_root() -> None:
 
 
 def test_row_lock_continues_a_chain() -> None:
-    """The holder of the metadata lock is waiting for a row lock, whose idle holder is the root."""
+    """Let the holder of the metadata lock wait for a row lock, whose idle holder is the root."""
     statements = (
-        Statement(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
-        Statement(8, "app", "web2", "Sleep", "", 31, "", 80),
+        ConnectionActivity(7, "app", "web1", "Query", "updating", 8, "UPDATE t", 70),
+        ConnectionActivity(8, "app", "web2", "Sleep", "", 31, "", 80),
     )
     answers = {"row_lock_waits": ({"waiter": "7", "blocker": "8"},)}
     metadata = held(
@@ -112,11 +113,29 @@ def test_metadata_locks_reported_by_the_server_have_a_root() -> None:
     assert (root.node, root.waiting, root.lock) == (-1, 2, "SHARED_READ on d.t")
 
 
+def test_readers_of_a_table_that_is_being_altered_do_not_block_its_writers() -> None:
+    row = {"namespace": "TABLE", "schema": "d", "object": "t", "type": "SHARED_WRITE"}
+    rows = (
+        # Held by ALTER TABLE … ALGORITHM=COPY.
+        row | {"connection": "1", "status": "GRANTED", "type": "SHARED_NO_WRITE"},
+        row | {"connection": "2", "status": "GRANTED", "type": "SHARED_READ"},
+        row | {"connection": "3", "status": "PENDING"},
+    )
+    [held] = metadata_locks.held_locks(rows)
+    assert (held.connection, held.waiters, held.words) == (1, (3,), "SHARED_NO_WRITE on d.t")
+
+
+def test_conflicts_of_metadata_locks_are_symmetric() -> None:
+    for granted, conflicting in metadata_locks._CONFLICTS.items():
+        for requested in conflicting:
+            assert granted in metadata_locks._CONFLICTS[requested]
+
+
 def test_global_read_lock_blocks_writers_but_writers_do_not_block_each_other() -> None:
     row = {"namespace": "GLOBAL", "schema": "", "object": "", "type": "INTENTION_EXCLUSIVE"}
     rows = (
         row | {"connection": "1", "status": "GRANTED", "type": "SHARED"},
-        row | {"connection": "2", "status": "GRANTED"},  # it is already writing, and may continue
+        row | {"connection": "2", "status": "GRANTED"},  # already writes, so the lock does not block it
         row | {"connection": "3", "status": "PENDING"},
         row | {"connection": "4", "status": "PENDING"},
     )
@@ -139,7 +158,7 @@ def test_statements_do_not_block_each_other_in_mariadbs_backup_namespace() -> No
     row = {"namespace": "BACKUP", "schema": "", "object": "", "type": "BACKUP_TRANS_DML"}
     rows = (
         row | {"connection": "1", "status": "GRANTED", "type": "BACKUP_FTWRL1"},
-        row | {"connection": "2", "status": "GRANTED"},  # it is already writing, and may continue
+        row | {"connection": "2", "status": "GRANTED"},  # already writes, so the lock does not block it
         row | {"connection": "3", "status": "PENDING", "type": "BACKUP_COMMIT"},
     )
     [root] = Graph(evidence(answers={"metadata_locks": rows})).roots(["metadata_lock"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def folder(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of the cache named ``things``."""
+    """Return the directory of the cache named ``things``."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(memory_folder))
     return memory_folder / "innoscope" / "things"
 

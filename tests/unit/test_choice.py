@@ -17,10 +17,11 @@ from innoscope.daemon.agent.config import Server as Named
 from innoscope.daemon.protocol import messages
 from innoscope.diagnose.watch import live
 from innoscope.metrics.collectors.sql_failures import explain
-from innoscope.target import choice, discover, login, sql
-from innoscope.target.credentials import Credentials, Tls
+from innoscope.target import choice, discover, login, peer, sql
+from innoscope.target.credentials import Credentials, TlsOptions
 from innoscope.target.login import LocalConnection
 from innoscope.target.proc import ProcFs
+from innoscope.target.unanswered import Unanswered
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -35,7 +36,11 @@ NO_FILE = "/nowhere/my.cnf"
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    """Return a fake /proc: processes on the host, in another pid namespace, and only in a Docker cgroup."""
+    """Return a fake /proc with three processes.
+
+    HOST is not in a container, NESTED is in another pid namespace, and IN_CGROUP is in a Docker cgroup but in
+    the host's pid namespace.
+    """
     for pid, inner in ((HOST, "1"), (NESTED, "2\t1"), (IN_CGROUP, "3")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "status").write_text(
@@ -107,11 +112,17 @@ def test_certificate_verifies_a_server_in_a_container(
 ) -> None:
     monkeypatch.setattr(login, "_context", lambda _tls: None)
     monkeypatch.setattr(login, "tls_context", lambda _context, _budget: None)
-    tls, chosen = Tls(ca=ca), target(pid=NESTED, chosen=True)
+    tls, chosen = TlsOptions(ca=ca), target(pid=NESTED, chosen=True)
 
     found = sql._to_target(proc, chosen, Credentials("ann", "secret"), login.budget(1), "127.0.0.1", tls)
 
     assert found._verified is (ca is not None)
+
+
+def test_a_server_may_be_process_1_of_a_container(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer, "listener", lambda _path: peer.INIT_PID)
+
+    assert choice.reaches(proc, target(pid=peer.INIT_PID, container="user"), "/run/a.sock", None) is True
 
 
 def test_connections_are_created_in_one_module() -> None:
@@ -147,7 +158,7 @@ def test_port_chooses_only_in_our_network_namespace(monkeypatch: pytest.MonkeyPa
     assert choice.chosen_by(ProcFs(), ours, None, 3306)
     assert not choice.chosen_by(ProcFs(), ours, None, 3307)
     assert not choice.chosen_by(ProcFs(), ours, None, None)
-    monkeypatch.setattr(ProcFs, "namespace", lambda _self, pid, name: f"{name}:[{pid}]")
+    monkeypatch.setattr(ProcFs, "network", lambda _self, pid: hash(pid))
     assert not choice.chosen_by(ProcFs(), ours, None, 3306)
 
 
@@ -157,7 +168,7 @@ def test_agent_entry_chooses_only_the_server_behind_its_socket(
     seen: list[bool] = []
     monkeypatch.setattr(sql, "connect", lambda one, *_, **__: seen.append(one.chosen))
     for named in (None, Named("a", socket=listening), Named("b", socket="/nowhere"), Named("c", port=1)):
-        servers._connect(contained(socket=listening), named, None, None, 1.0)
+        servers._connect(contained(socket=listening), named, None, None, 1.0, Unanswered())
     assert seen == [False, True, False, False]
 
 

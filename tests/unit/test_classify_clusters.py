@@ -43,6 +43,14 @@ def test_threads_of_clusters(stack: tuple[str, ...], wait: str) -> None:
     assert default_classifier().classify(frames(*stack), syscall="futex") == wait
 
 
+def test_ddl_statement_that_galera_refused_waits_for_its_next_attempt() -> None:
+    """Use a stack that is derived from the source (client_state.cpp in wsrep-lib), not from a real node."""
+    stack = frames(
+        "libc.so.6!clock_nanosleep", "libc.so.6!usleep", "wsrep::client_state::poll_enter_toi", *COMMAND
+    )
+    assert default_classifier().classify(stack, syscall="clock_nanosleep") == "galera_wait"
+
+
 def test_communication_thread_of_a_group_is_idle_in_the_background() -> None:
     stack = frames(
         "libc.so.6!poll", "group_replication.so!", "task_loop", "xcom_taskmain2", "libc.so.6!start_thread"

@@ -1,4 +1,4 @@
-"""Test wait classes of server versions that no test runs. The stacks are derived from their source code."""
+"""Test wait classes with stacks that are derived from the source code of many server versions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WAITS = [
     ),
     ("8.0.19", (*EVENT, "buf_dblwr_write_single_page", "buf_LRU_get_free_block", *WRITER), "doublewrite"),
     ("Percona 5.7", (*EVENT, "buf_dblwr_add_to_batch", "buf_flush_page", *THREAD), "doublewrite"),
-    # 8.0.20+ calls dblwr::write with the doublewrite buffer off, too
+    # 8.0.20 and newer call dblwr::write even if the doublewrite buffer is off
     (
         "8.0.31",
         (*DIRECT_WRITE, "buf_flush_single_page_from_LRU", "buf_LRU_get_free_block", *WRITER),

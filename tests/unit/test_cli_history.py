@@ -1,4 +1,4 @@
-"""`innoscope history` groups the samples in files by any columns, and says what it cannot know."""
+"""`innoscope history` groups recorded samples by any columns, and notes what the files cannot answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from innoscope.cli.parameters import Moment
 from innoscope.common.errors import ExitCode
 from innoscope.sampling.sessions import files, report
 from innoscope.sampling.sessions.model import stack_id
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from unit.session_samples import DIGEST, STACK, START, STATEMENT, Clock, batch, shape
 
 if TYPE_CHECKING:
@@ -37,10 +37,14 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """100 s of orders: 2 threads in row_lock (app), 1 in fsync_redo (batch), 1 in purge; 50 s of stock."""
+    """Return a history that covers 100 s of the server ``orders`` and 50 s of the server ``stock``.
+
+    In each second, ``orders`` has two threads in row_lock (user app), one in fsync_redo (user batch) and one
+    in purge; ``stock`` has one thread in row_lock.
+    """
     folder = tmp_path_factory.mktemp("history")
     clock = Clock()
-    store = HistoryStore(folder, Bounds(), clock, clock)
+    store = HistoryStore(folder, HistoryLimits(), clock, clock)
     store.prepare()
     shapes = (
         shape("row_lock", "app"),
@@ -80,7 +84,7 @@ def test_database_time_and_sessions_are_by_server(history: Path, capsys: pytest.
         ("orders", "row_lock"): 200.0, ("orders", "fsync_redo"): 100.0, ("stock", "row_lock"): 50.0,
     }  # fmt: skip
     assert found["database_seconds"] == 350.0
-    assert found["average_active_sessions"] == 4.0  # 3 of orders, and 1 of stock while it was observed
+    assert found["average_active_sessions"] == 4.0  # 3 on orders, and 1 on stock while stock was observed
 
 
 def test_threads_without_a_client_are_included_on_request(
@@ -148,6 +152,16 @@ def test_stacks_are_named(history: Path, capsys: pytest.CaptureFixture[str]) -> 
     groups = found["groups"]
     assert isinstance(groups, list)
     assert {tuple(group["functions"]) for group in groups} == {STACK, OTHER_STACK}
+
+
+def test_stacks_begin_at_the_server_unless_all_is_requested(
+    history: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, shown in (([], " log_write_up_to < do_command"), (["--full"], " fsync < log_write_up_to")):
+        assert run(history, "--by", "stack", "--server", "orders", *options) == 0
+        assert shown in capsys.readouterr().out
+        assert run(history, "--by", "wait,stack", "--server", "orders", *options) == 0
+        assert shown in capsys.readouterr().out
 
 
 def test_flame_graph(history: Path, tmp_path: Path) -> None:
@@ -258,8 +272,58 @@ def test_sql(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot run the query" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT * FROM read_text('/etc/hostname')",
+        "SELECT * FROM glob('/etc/*')",
+        "FROM '/etc/hostname'",
+        "FROM read_csv('{out}')",
+        "COPY samples TO '{out}'",
+        "COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "EXPLAIN ANALYZE COPY (SELECT 1 AS a) TO '{file}' (USE_TMP_FILE false)",
+        "ATTACH '{out}'",
+        "SELECT 1; COPY samples TO '{out}'",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+        "LOAD '{out}'",
+        "FROM COLUMNS",
+    ],
+)
+def test_sql_cannot_access_other_files_or_change_the_history(
+    history: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], statement: str
+) -> None:
+    file = next(history.glob("*/samples.parquet"))
+    before = file.read_bytes()
+    out = tmp_path / "out"
+    statement = statement.format(file=file, out=out)
+
+    assert cli_main.main(["history", "sql", "--dir", str(history), statement]) == ExitCode.SQL_FAILED
+    assert capsys.readouterr().out == ""
+    assert not out.exists()
+    assert file.read_bytes() == before
+
+
+def test_memory_of_sql_is_limited(history: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    statement = "SELECT max(a) FROM (SELECT repeat('x', 1000000) || range AS a FROM range(3000) ORDER BY a)"
+
+    assert cli_main.main(["history", "sql", "--dir", str(history), statement]) == ExitCode.SQL_FAILED
+    assert "memory" in capsys.readouterr().err.lower()
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_sql_reads_a_relative_folder(
+    history: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(history.parent)
+    words = ["history", "sql", "--dir", f"./{history.name}", "--json", "SELECT count(*) AS n FROM samples"]
+    assert cli_main.main(words) == 0
+    assert json.loads(capsys.readouterr().out) == [{"n": 450}]
+
+
 def test_sql_on_a_history_of_an_idle_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = HistoryStore(tmp_path / "it's idle", Bounds(), Clock(), Clock())
+    store = HistoryStore(tmp_path / "it's idle", HistoryLimits(), Clock(), Clock())
     store.prepare()
     store.add("orders", batch(START, range(0)))
     store.close()
@@ -270,7 +334,7 @@ def test_sql_on_a_history_of_an_idle_server(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inject the error, because root may read all files."""
+    """Inject the error, because root can read all files."""
 
     def denied(_: Path) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))

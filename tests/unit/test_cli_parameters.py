@@ -1,4 +1,4 @@
-"""Test what all commands share: units of time, option spellings, completion, suggestions and exit codes."""
+"""Test conventions of all commands: units of time, option spellings, completion, suggestions, exit codes."""
 
 from __future__ import annotations
 
@@ -79,8 +79,20 @@ def test_seconds_and_duration_are_one_option() -> None:
         for parameter in command.params
         if {"--seconds", "--duration"} & {*parameter.opts}
     ]
-    assert len(spelled) == 7
+    assert len(spelled) == 8
     assert all(each == {"-s", "--seconds", "--duration"} for each in spelled)
+
+
+def test_a_short_option_means_the_same_in_all_commands() -> None:
+    """Check all short options except ``-a``, which stands for --all, --arg or --agent."""
+    meanings: dict[str, set[str]] = {}
+    for command in ALL.values():
+        for parameter in command.params:
+            short = [name for name in parameter.opts if not name.startswith("--")]
+            for name in short:
+                meanings.setdefault(name, set()).add(parameter.opts[-1])
+    del meanings["-a"]
+    assert {name: words for name, words in meanings.items() if name.startswith("-") and len(words) > 1} == {}
 
 
 def test_servers_are_named_as_in_mysql() -> None:

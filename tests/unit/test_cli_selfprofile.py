@@ -95,7 +95,7 @@ def test_invalid_options_are_refused(words: tuple[str, ...]) -> None:
 
 @pytest.fixture
 def agent_7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder for a fake py-spy, beside a fake /proc whose only process is an agent."""
+    """Return a directory for a fake py-spy, beside a fake /proc whose only process is an agent."""
     (tmp_path / "proc").mkdir()
     process(tmp_path / "proc", 7, "/usr/bin/python3", *AGENT)
     monkeypatch.setattr("innoscope.cli.commands.selfprofile.ProcFs", lambda: ProcFs(tmp_path / "proc"))

@@ -1,4 +1,4 @@
-"""Run `innoscope stacks` with a fake engine."""
+"""Test `innoscope stacks` with a fake snapshot engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class FakeEngine:
-    """A fake engine that returns the same six threads; the server exits after ``ends_after`` snapshots."""
+    """A fake snapshot engine that returns six threads each time, until the server exits.
+
+    The server exits after ``ends_after`` snapshots.
+    """
 
     made: list[dict[str, Any]] = []  # noqa: RUF012
     ends_after = 99

@@ -1,4 +1,4 @@
-"""Test the output, prompts and exit codes of `innoscope toggle` with a fake engine."""
+"""Test the output, prompts and exit codes of `innoscope toggle` with a fake toggle engine."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from innoscope.cli.main import Settings, cli, main
+from innoscope.cli.main import GlobalOptions, cli, main
 from innoscope.cli.toggle_text import _change
 from innoscope.common.versions import VersionRange
 from innoscope.target import process_users
 from innoscope.toggles import catalog, engine
-from innoscope.toggles.journal_format import Entry, ServerId
+from innoscope.toggles.journal_format import JournalEntry, ServerId
 from innoscope.toggles.model import (
     Assignment,
     Backend,
+    ChangePlan,
+    ChangeRefused,
+    ChangeStep,
     Domain,
-    Generation,
     NotOnThisServer,
-    Plan,
-    Refused,
     Risk,
-    Setting,
-    Step,
     Toggle,
-    Verdict,
+    ToggledVariable,
+    ToggleGeneration,
+    ToggleVerdict,
 )
 from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw
 
 NEVER = "it stops checkpoints"
-BACKEND = Backend("sql", (Assignment(Setting("innodb_read_ahead_threshold")),), note="applies at once")
-GENERATION = Generation("mysql", VersionRange.parse("5.6+"), (BACKEND,), never={"memory": NEVER})
+BACKEND = Backend(
+    "sql", (Assignment(ToggledVariable("innodb_read_ahead_threshold")),), note="applies at once"
+)
+GENERATION = ToggleGeneration("mysql", VersionRange.parse("5.6+"), (BACKEND,), never={"memory": NEVER})
 READ_AHEAD = Toggle(
     "read_ahead", "Linear and random read-ahead", "Fetches whole extents.", Risk.CAREFUL,
     Domain(("on", "off")), (GENERATION,), also="nothing else", undo="pages that were read",
@@ -52,44 +54,47 @@ TOGGLES = {toggle.name: toggle for toggle in (READ_AHEAD, DURABILITY, DEADLOCK)}
 
 TARGET = target()
 SERVER = ServerId(4242, 1, "boot", "ab", "mysql", (5, 6, 24), "/run/my.sock")
-STEP = Step("innodb_read_ahead_threshold", 56, 0)
-FLAG = Step("srv_flag", 0, 1, 0x1F6B2A8, 8, "unsigned", "debug information")
-ENTRY = Entry(
+STEP = ChangeStep("innodb_read_ahead_threshold", 56, 0)
+FLAG = ChangeStep("srv_flag", 0, 1, 0x1F6B2A8, 8, "unsigned", "debug information")
+ENTRY = JournalEntry(
     "c7f1", 1000.0, "root (alice)", None, "read_ahead", "off", "sql", SERVER, (STEP,), outcome="done"
 )
 
 
 class Engine:
-    """A fake engine that records its calls, and returns or raises what the test has set."""
+    """A fake toggle engine that records its calls, and returns or raises what the test has set."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.verdicts: tuple[Verdict, ...] = (Verdict("identity", True), Verdict("range", True))
+        self.verdicts: tuple[ToggleVerdict, ...] = (
+            ToggleVerdict("identity", True),
+            ToggleVerdict("range", True),
+        )
         self.changes: dict[str, Any] = {}
-        self.entries: list[Entry] = [ENTRY]
+        self.entries: list[JournalEntry] = [ENTRY]
 
-    def plan(self, target: Target, toggle_name: str, value: str, **how: Any) -> Plan:
+    def plan(self, target: Target, toggle_name: str, value: str, **how: Any) -> ChangePlan:
         self.calls.append(("plan", {"name": toggle_name, "value": value, **how}))
         toggle = TOGGLES[toggle_name]
         if not toggle.generations:
             raise NotOnThisServer("deadlock_detect: not before 5.7", remedy="thread_concurrency")
-        made = Plan(toggle, value, BACKEND, (STEP,), self.verdicts, warnings=("a warning",))
+        made = ChangePlan(toggle, value, BACKEND, (STEP,), self.verdicts, warnings=("a warning",))
         return replace(made, **self.changes)
 
-    def apply(self, target: Target, plan: Plan, **how: Any) -> Entry:
+    def apply(self, target: Target, plan: ChangePlan, **how: Any) -> JournalEntry:
         self.calls.append(("apply", {"name": plan.toggle.name, **how}))
         until = None if how["seconds"] is None else time.time() + how["seconds"]
         return replace(ENTRY, toggle=plan.toggle.name, value=plan.value, until=until, steps=plan.steps)
 
-    def undo(self, target: Target | None, which: str | None, **how: Any) -> Entry:
+    def undo(self, target: Target | None, which: str | None, **how: Any) -> JournalEntry:
         self.calls.append(("undo", {"target": target, "which": which, **how}))
         return replace(ENTRY, outcome="undone", undone_by="c7f2")
 
-    def history(self, target: Target | None = None) -> list[Entry]:
+    def history(self, target: Target | None = None) -> list[JournalEntry]:
         self.calls.append(("history", {"target": target}))
         return self.entries
 
-    def values(self, target: Target, toggles: Iterable[Toggle], account: Account) -> dict[str, str]:
+    def values(self, target: Target, toggles: Iterable[Toggle], account: LoginOptions) -> dict[str, str]:
         return {toggle.name: "on" for toggle in toggles if toggle.name == "read_ahead"}
 
     @property
@@ -103,7 +108,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Engine:
     for name in ("plan", "apply", "undo", "history", "values"):
         monkeypatch.setattr(engine, name, getattr(fake, name))
 
-    def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
+    def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> ToggleGeneration:
         if not toggle.generations:
             raise NotOnThisServer(f"{toggle.name}: not before 5.7")
         return toggle.generations[0]
@@ -123,7 +128,7 @@ def _typing(
     runner = CliRunner()
     for module in ("common", "commands.toggle"):
         monkeypatch.setattr(f"innoscope.cli.{module}.on_terminal", lambda: True)
-    result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=Settings())
+    result = runner.invoke(cli, ["toggle", *arguments], input=answer + "\n", obj=GlobalOptions())
     return result.output, result.exception
 
 
@@ -187,17 +192,17 @@ def test_way_is_an_older_spelling_of_backend(fake: Engine) -> None:
 
 def test_failed_checks_refuse_plan_and_set(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     fake.verdicts += (
-        Verdict("not_stopped", False, "the server is stopped", "innoscope unstick"),
-        Verdict("not_traced", False, "gdb traces it", "innoscope unstick"),
+        ToggleVerdict("not_stopped", False, "the server is stopped", "innoscope unstick"),
+        ToggleVerdict("not_traced", False, "gdb traces it", "innoscope unstick"),
     )
-    assert main(["toggle", "plan", "read_ahead", "off"]) == Refused.exit_code
+    assert main(["toggle", "plan", "read_ahead", "off"]) == ChangeRefused.exit_code
     out, err = capsys.readouterr()
     assert "not_stopped: the server is stopped" in out
     assert "the server is stopped; gdb traces it" in err
     assert err.count("innoscope unstick") == 1
-    assert main(["toggle", "plan", "read_ahead", "off", "--json"]) == Refused.exit_code
+    assert main(["toggle", "plan", "read_ahead", "off", "--json"]) == ChangeRefused.exit_code
     assert json.loads(capsys.readouterr().out)["possible"] is False
-    assert main(["toggle", "set", "read_ahead", "off", "--yes"]) == Refused.exit_code
+    assert main(["toggle", "set", "read_ahead", "off", "--yes"]) == ChangeRefused.exit_code
     assert fake.applied == []
 
 
@@ -232,7 +237,7 @@ def test_set_as_json(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_terminal_a_change_needs_its_option(
     fake: Engine, capsys: pytest.CaptureFixture[str], arguments: list[str], remedy: str
 ) -> None:
-    assert main(["toggle", "set", *arguments]) == Refused.exit_code
+    assert main(["toggle", "set", *arguments]) == ChangeRefused.exit_code
     assert capsys.readouterr().err.splitlines()[-1].strip() == remedy
     assert fake.applied == []
 
@@ -262,7 +267,7 @@ def test_on_a_terminal_a_change_needs_an_answer(
     assert bool(fake.applied) is done
     assert ("is off" in output) is done
     if not done:
-        assert isinstance(error, Refused)
+        assert isinstance(error, ChangeRefused)
         assert "nothing was changed" in error.what
 
 
@@ -290,7 +295,7 @@ def test_undo_finds_the_server_in_the_journal(fake: Engine, capsys: pytest.Captu
     ],
 )
 def test_change_shows_old_and_new_value(old: Raw | None, new: Raw | None, expected: str) -> None:
-    assert _change(Step("x", old, new)) == expected
+    assert _change(ChangeStep("x", old, new)) == expected
 
 
 def test_history_lists_the_newest_first(fake: Engine, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import status_file, unstick
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 from innoscope.toggles.paths import boot_id
 from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
@@ -44,7 +44,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Target:
-    """Return a target for this process; its journal is in a temporary folder."""
+    """Return a target for this process; its journal is in a temporary directory."""
     monkeypatch.setenv("INNOSCOPE_STATE", str(tmp_path / "state"))
     return identify(ProcFs(), os.getpid())
 
@@ -95,12 +95,12 @@ def test_stopped_server_is_resumed(target: Target, sleeper: subprocess.Popen[byt
 
 
 def test_debugger_is_killed_only_on_request(target: Target) -> None:
-    with pytest.raises(Refused, match=r"held by gdb \(pid 12\) of root \(ann\)") as refused:
+    with pytest.raises(ChangeRefused, match=r"held by gdb \(pid 12\) of root \(ann\)") as refused:
         unstick.check(target, FOUND, end_tracer=False)
     assert "--end-tracer" in str(refused.value.remedy)
     unstick.check(target, FOUND, end_tracer=True)
     parent = replace(FOUND, tracers=(replace(GDB, started_server=True),))
-    with pytest.raises(Refused, match="which started it"):
+    with pytest.raises(ChangeRefused, match="which started it"):
         unstick.check(target, parent, end_tracer=True)
 
 

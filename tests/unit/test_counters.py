@@ -10,6 +10,7 @@ from innoscope.metrics.counters import Counters, Life
 LIFE = Life("server 1", "sensor 1")
 NEW_SENSOR = Life("server 1", "sensor 2")
 NEW_SERVER = Life("server 2", "sensor 1")
+SERIES = ("reads", ("data",))
 
 
 @pytest.mark.parametrize(
@@ -45,13 +46,13 @@ def test_counter_continues_and_never_decreases(
 ) -> None:
     counters = Counters()
 
-    assert [counters.settle("series", source, life, raw) for source, life, raw in readings] == expected
+    assert [counters.settle(SERIES, source, life, raw) for source, life, raw in readings] == expected
 
 
 def test_histogram_continues_bucket_by_bucket() -> None:
     counters = Counters()
     first, second = Histogram((0, 2, 1), 70), Histogram((1,), 1)
 
-    assert counters.settle("h", "probes", LIFE, first) == first
-    assert counters.settle("h", "probes", NEW_SENSOR, second) == Histogram((1, 2, 1), 71)
-    assert counters.settle("h", "probes", NEW_SENSOR, Histogram((1, 1), 3)) == Histogram((1, 3, 1), 73)
+    assert counters.settle(SERIES, "probes", LIFE, first) == first
+    assert counters.settle(SERIES, "probes", NEW_SENSOR, second) == Histogram((1, 2, 1), 71)
+    assert counters.settle(SERIES, "probes", NEW_SENSOR, Histogram((1, 1), 3)) == Histogram((1, 3, 1), 73)

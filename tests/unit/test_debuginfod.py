@@ -1,4 +1,4 @@
-"""Debug files are downloaded from a debuginfod server, here a fake one on the loopback interface."""
+"""Debug files are downloaded from debuginfod. The tests use a fake server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.target.symbols import debuginfod
-from innoscope.target.symbols.debuginfod import Settings, fetch, find
+from innoscope.target.symbols.debuginfod import DebuginfodSettings, fetch, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,8 +62,10 @@ def server() -> Iterator[Any]:
 
 
 @pytest.fixture
-def settings(server: Any, tmp_path: Path) -> Settings:
-    return Settings((f"http://127.0.0.1:{server.server_port}",), tmp_path / "cache", 2.0, None, None)
+def settings(server: Any, tmp_path: Path) -> DebuginfodSettings:
+    return DebuginfodSettings(
+        (f"http://127.0.0.1:{server.server_port}",), tmp_path / "cache", 2.0, None, None
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +77,9 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_file_is_downloaded_once_into_the_cache_of_elfutils(server: Any, settings: Settings) -> None:
+def test_file_is_downloaded_once_into_the_cache_of_elfutils(
+    server: Any, settings: DebuginfodSettings
+) -> None:
     seen: list[tuple[str, int, int | None]] = []
 
     first = fetch(modules(), settings, lambda *given: seen.append(given))
@@ -88,16 +92,16 @@ def test_file_is_downloaded_once_into_the_cache_of_elfutils(server: Any, setting
 
 
 def test_nothing_is_requested_without_the_variable_or_for_modules_with_symbols(
-    server: Any, settings: Settings
+    server: Any, settings: DebuginfodSettings
 ) -> None:
     assert fetch(modules(), replace(settings, urls=())).files == {}
-    assert Settings.of({}).urls == ()
+    assert DebuginfodSettings.of({}).urls == ()
     fetch(modules(Module(symbols_from="symtab"), Module(build_id=None)), settings)
 
     assert server.requests == []
 
 
-def test_missing_file_is_not_requested_again_for_a_while(server: Any, settings: Settings) -> None:
+def test_missing_file_is_not_requested_again_for_a_while(server: Any, settings: DebuginfodSettings) -> None:
     server.answer = (404, b"", 0)
 
     assert [find(BUILD_ID, settings, "mysqld") for _ in range(3)] == [None] * 3
@@ -108,7 +112,7 @@ def test_missing_file_is_not_requested_again_for_a_while(server: Any, settings: 
     assert len(server.requests) == 2
 
 
-def test_error_of_the_server_is_a_note_and_is_not_cached(server: Any, settings: Settings) -> None:
+def test_error_of_the_server_is_a_note_and_is_not_cached(server: Any, settings: DebuginfodSettings) -> None:
     server.answer = (500, b"", 0)
 
     found = fetch(modules(), settings)
@@ -120,21 +124,21 @@ def test_error_of_the_server_is_a_note_and_is_not_cached(server: Any, settings: 
     assert files(settings.cache) == []
 
 
-def test_truncated_answer_leaves_no_file(server: Any, settings: Settings) -> None:
+def test_truncated_answer_leaves_no_file(server: Any, settings: DebuginfodSettings) -> None:
     server.answer = (200, BODY, len(BODY) + 100)
 
     assert fetch(modules(), settings).files == {}
     assert files(settings.cache) == []
 
 
-def test_unreachable_server_is_a_note_and_the_next_one_is_tried(settings: Settings) -> None:
+def test_unreachable_server_is_a_note_and_the_next_one_is_tried(settings: DebuginfodSettings) -> None:
     unreachable = "http://127.0.0.1:1"
 
     assert "refused" in fetch(modules(), replace(settings, urls=(unreachable,))).notes[0]
     assert BUILD_ID in fetch(modules(), replace(settings, urls=(unreachable, *settings.urls))).files
 
 
-def test_file_that_is_too_large_is_not_downloaded(settings: Settings) -> None:
+def test_file_that_is_too_large_is_not_downloaded(settings: DebuginfodSettings) -> None:
     found = fetch(modules(), replace(settings, largest=100))
 
     assert "DEBUGINFOD_MAXSIZE" in found.notes[0]
@@ -142,12 +146,18 @@ def test_file_that_is_too_large_is_not_downloaded(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("build_id", ["../../etc/passwd", "xyz", "ABCDEF0123", "01234567/x", ""])
-def test_malformed_build_id_never_becomes_a_path(settings: Settings, build_id: str) -> None:
+def test_malformed_build_id_never_becomes_a_path(settings: DebuginfodSettings, build_id: str) -> None:
     with pytest.raises(ValueError, match="not a build-id"):
         find(build_id, settings, "mysqld")
 
 
-def test_interrupt_ends_the_downloads_without_an_error(settings: Settings) -> None:
+def test_malformed_build_id_is_a_note_and_the_next_module_is_tried(settings: DebuginfodSettings) -> None:
+    found = fetch(modules(Module(build_id="abc"), Module()), settings)
+    assert "not a build-id" in found.notes[0]
+    assert BUILD_ID in found.files
+
+
+def test_interrupt_ends_the_downloads_without_an_error(settings: DebuginfodSettings) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -158,7 +168,9 @@ def test_interrupt_ends_the_downloads_without_an_error(settings: Settings) -> No
     assert files(settings.cache) == []
 
 
-def test_file_with_another_build_id_is_refused(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+def test_file_with_another_build_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch, settings: DebuginfodSettings
+) -> None:
     import_module("innoscope._native")
     monkeypatch.undo()
 
@@ -170,7 +182,7 @@ def test_file_with_another_build_id_is_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_settings_come_from_the_environment() -> None:
-    made = Settings.of(
+    made = DebuginfodSettings.of(
         {
             "DEBUGINFOD_URLS": "https://a.example/ file:///etc ftp://b.example http://c.example",
             "XDG_CACHE_HOME": "/x",
@@ -183,4 +195,4 @@ def test_settings_come_from_the_environment() -> None:
     assert made.urls == ("https://a.example", "http://c.example")
     assert str(made.cache) == "/x/debuginfod_client"
     assert (made.timeout_s, made.longest_s, made.largest) == (7.0, None, 1000)
-    assert str(Settings.of({"DEBUGINFOD_CACHE_PATH": "/y"}).cache) == "/y"
+    assert str(DebuginfodSettings.of({"DEBUGINFOD_CACHE_PATH": "/y"}).cache) == "/y"

@@ -1,4 +1,4 @@
-"""Derived values are computed from raw values, and failed collectors give a reason."""
+"""Derived values are computed from raw values, and failed collectors report the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of a descriptor belong to the kind of file that it was used for, even if it is reused later."""
+"""Calls are attributed to the kind of file that the descriptor referred to, even if it is reused later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ, SYNC = FILE_OPERATIONS["pread"], FILE_OPERATIONS["fsync"]
 
 
 class Server:
-    """This process as a server, which opens all its files with the same descriptor."""
+    """This process in the role of a server. Each file that it opens gets the same descriptor."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -29,7 +29,7 @@ class Server:
         self._collector = ProbesCollector(target(pid=os.getpid()), attach_on=lambda *_: None)
 
     def use(self, name: str, calls: int, operation: int = READ) -> None:
-        """Open a file, and count calls on it."""
+        """Open a file on the descriptor, and add ``calls`` to the counts of the descriptor."""
         path = self._folder / name
         path.touch()
         opened = os.open(path, os.O_RDONLY)
@@ -90,3 +90,13 @@ def test_both_kinds_of_sync_and_all_descriptors_are_added_up(server: Server) -> 
     server.use("t2.ibd", 3, FILE_OPERATIONS["fdatasync"])
     server.use("t3.ibd", 4)
     assert server.collected() == {("fsync_seconds", "data"): 5, ("read_seconds", "data"): 4}
+
+
+def test_sums_do_not_change_if_the_entry_of_a_closed_descriptor_is_deleted(server: Server) -> None:
+    server.use("ib_logfile0", 3, SYNC)
+    before = server.collected()
+    [(key, words)] = server._counts.items()
+    server._counts = {b"\xff" * 4 + key[4:]: words}
+    assert server.collected() == before | {("fsync_seconds", "other"): 0}
+    words[10] += 2
+    assert server.collected() == before | {("fsync_seconds", "other"): 2}

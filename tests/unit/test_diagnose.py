@@ -12,10 +12,10 @@ import pytest
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.common.schema import convert
-from innoscope.diagnose.evidence import Evidence, Missing, Statement
+from innoscope.diagnose.evidence import ConnectionActivity, Evidence, MissingSource
 from innoscope.diagnose.facts import registry
 from innoscope.diagnose.incident.codec import decode, encode
-from innoscope.diagnose.rules import File, default_rules, fill, metrics_read
+from innoscope.diagnose.rules import FindingsFile, default_rules, fill, metrics_read
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.unavailable import Unknown
@@ -46,7 +46,7 @@ def test_rules_name_existing_toggles_and_wait_classes() -> None:
 def test_metrics_that_rules_read_are_declared() -> None:
     read = metrics_read(default_rules())
     assert [name for name in read if name not in default()] == []
-    # Rules use these in conditions, scores, texts, series or facts.
+    # Rules read these metrics in conditions, scores, texts, series or facts.
     assert {"mysqld_stopped", "recovered_pages", "toggle_in_force", "read_ahead_pages"} <= read
     assert not {"mutex_wait_seconds", "master_ticks"} & read
 
@@ -55,7 +55,7 @@ def test_metrics_that_facts_read_are_listed() -> None:
     texts = [path.read_text() for path in Path(registry.__file__).parent.glob("*.py")]
     named = re.findall(r'"([a-z0-9_]+)(?:\.[a-z_]+)?"', "".join(texts))
     assert {name for name in named if name in default()} == registry.METRICS
-    # Each metric of the list must also occur in a function.
+    # Each metric in METRICS must also occur outside that list.
     text = "".join(text.partition("METRICS: Final")[0] for text in texts)
     assert [name for name in registry.METRICS if f'"{name}"' not in text] == []
 
@@ -86,9 +86,11 @@ def test_metrics_that_facts_read_are_listed() -> None:
 )
 def test_invalid_rule_is_named(change: dict[str, Any], problem: str) -> None:
     good = {"title": "t", "when": [ROW_LOCK], "score": 1, "why": "w", "do": ["d"]}
-    convert({"version": 1, "findings": {"other": good, "one": good}}, File, "findings.yaml")
+    convert({"version": 1, "findings": {"other": good, "one": good}}, FindingsFile, "findings.yaml")
     with pytest.raises(BadFile, match=f"^findings.yaml: (findings\\.)?one{problem}"):
-        convert({"version": 1, "findings": {"other": good, "one": good | change}}, File, "findings.yaml")
+        convert(
+            {"version": 1, "findings": {"other": good, "one": good | change}}, FindingsFile, "findings.yaml"
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_row_lock_convoy_has_its_blocker() -> None:
         {"connection": "8", "state": "LOCK WAIT", "seconds": "9", "rows_locked": "1", "text": "UPDATE t"},
         {"connection": "9", "state": "RUNNING", "seconds": "60", "rows_locked": "0", "text": ""},
     )
-    statements = (Statement(7, "app", "web1", "Sleep", "", 29, "", 70),)
+    statements = (ConnectionActivity(7, "app", "web1", "Sleep", "", 29, "", 70),)
     seen = (
         ObservedStack(CLIENT, "row_lock", WAITING, 100, (80, 81)),
         ObservedStack(CLIENT, "idle", ("poll", "vio_read"), 10, (70,)),
@@ -129,6 +131,24 @@ def test_row_lock_convoy_has_its_blocker() -> None:
     assert blocker.stack == ("poll", "vio_read")
     assert f"   blocker: {blocker.words}" in list(text(observed, verdict))
     assert found.stacks == (seen[0],)
+    assert "     vio_read" in list(text(observed, verdict))
+    assert "     poll,vio_read" in list(text(observed, verdict, full=True))
+
+
+def test_stacks_that_differ_only_in_the_c_library_are_merged() -> None:
+    own = ("os_event_wait_low", "lock_wait_suspend_thread", "row_search_for_mysql")
+    seen = tuple(
+        ObservedStack(CLIENT, "row_lock", (*inner, *own), 50, (80,))
+        for inner in (("__futex_abstimed_wait_common", "pthread_cond_wait"), ("pthread_mutex_lock",))
+    )
+    observed = evidence({"row_lock": 10}, seen=seen)
+    shown = [line for line in text(observed, judge(observed)) if " × " in line]
+    assert shown == [f"      100 × {','.join(own)}"]
+    complete = [line for line in text(observed, judge(observed), full=True) if " × " in line]
+    assert [line.split("×")[1].split(",")[0] for line in complete] == [
+        " __futex_abstimed_wait_common",
+        " pthread_mutex_lock",
+    ]
 
 
 def test_thread_inside_a_function_that_others_wait_for_is_the_blocker() -> None:
@@ -145,7 +165,7 @@ def test_thread_inside_a_function_that_others_wait_for_is_the_blocker() -> None:
     [blocker] = found.blockers
     assert blocker.words == "thread 9 inside open_table (page read)"
     assert blocker.stack == inside
-    statements = (Statement(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 9),)
+    statements = (ConnectionActivity(42, "app", "web1", "Query", "Opening tables", 9, "SELECT * FROM t", 9),)
     [blocker] = judge(evidence(counts, seen=seen, statements=statements)).findings[0].blockers
     assert blocker.words == (
         "connection 42 (thread 9), app@web1 inside open_table (page read), runs: SELECT * FROM t; 30 wait"
@@ -169,8 +189,8 @@ def test_stopped_server_is_the_first_finding() -> None:
 
 def test_missing_source_is_listed_once_with_its_reason() -> None:
     missing = {
-        "sql": Missing("refused", "Too many connections", "wait"),
-        "looks": Missing("rights", "not root"),
+        "sql": MissingSource("refused", "Too many connections", "wait"),
+        "looks": MissingSource("rights", "not root"),
     }
     verdict = judge(evidence(None, missing=missing))
     assert "too_many_connections" in names(verdict)

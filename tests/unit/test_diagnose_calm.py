@@ -1,4 +1,4 @@
-"""`diagnose` reports that nothing is wrong only if it took snapshots and findings cover all waits."""
+"""`diagnose` reports that nothing is wrong only if it took snapshots and few waits are unexplained."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.diagnose.evidence import Missing
-from innoscope.diagnose.host import Host
+from innoscope.diagnose.evidence import MissingSource
+from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.verdict import judge
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
@@ -65,7 +65,7 @@ def test_cpu_time_and_admission(threads: dict[str, int], host: dict[str, float],
 
 @pytest.mark.parametrize("reason", ["rights", "unsupported"])
 def test_without_snapshots_nothing_is_called_healthy(reason: str) -> None:
-    seen = evidence(None, missing={"looks": Missing(reason, "no BPF")})
+    seen = evidence(None, missing={"looks": MissingSource(reason, "no BPF")})
     verdict = judge(seen)
     assert (names(verdict), verdict.blind, verdict.nothing_wrong) == ([], True, False)
     assert record(seen, verdict)["nothing_wrong"] is False
@@ -74,8 +74,8 @@ def test_without_snapshots_nothing_is_called_healthy(reason: str) -> None:
     assert "No snapshot of the threads was taken, so a stall may have been missed" in shown
 
 
-@pytest.mark.parametrize("missing", [{}, {"looks": Missing("timeout", "too slow")}])
-def test_no_completed_snapshot_is_a_finding(missing: dict[str, Missing]) -> None:
+@pytest.mark.parametrize("missing", [{}, {"looks": MissingSource("timeout", "too slow")}])
+def test_no_completed_snapshot_is_a_finding(missing: dict[str, MissingSource]) -> None:
     assert names(judge(evidence(None, missing=missing))) == ["no_snapshots"]
 
 
@@ -89,7 +89,7 @@ def test_checks_without_values_are_named() -> None:
 
 
 def test_host_values(tmp_path: Path) -> None:
-    """Check that increased counters give positive rates, regardless of the elapsed time."""
+    """Check ratios of the counters' increases, which do not depend on the elapsed time."""
     files = {
         "proc/42/cgroup": "0::/app/db\n",
         "proc/42/status": "Name:\tmysqld\nCpus_allowed:\t3,0000000f\n",
@@ -99,7 +99,7 @@ def test_host_values(tmp_path: Path) -> None:
         "groups/app/io.max": "8:0 rbps=max wbps=1048576 riops=max wiops=max\n",
     }
     _write(tmp_path, files)
-    host = Host(42, tmp_path / "proc", tmp_path / "groups")
+    host = HostCounters(42, tmp_path / "proc", tmp_path / "groups")
     _write(tmp_path, {
         "proc/stat": "cpu  500 0 200 550 150 0 0 0 0 0\n",
         "groups/app/cpu.stat": "usage_usec 9\nnr_periods 200\nnr_throttled 60\n",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.diagnose import group_io
-from innoscope.diagnose.host import Host
+from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.verdict import judge
 from unit.evidence import evidence, names
 
@@ -61,7 +61,7 @@ def test_largest_share_of_a_limit() -> None:
 def test_host_value(tmp_path: Path, line: str, folder: str, files: dict[str, str]) -> None:
     _folder(tmp_path / "proc" / "42", {"cgroup": line})
     group = _folder(tmp_path / "groups" / folder, files)
-    host = Host(42, tmp_path / "proc", tmp_path / "groups")
+    host = HostCounters(42, tmp_path / "proc", tmp_path / "groups")
     assert host.rates()["group_io_used_ratio"] == 0
     _folder(group, {name: text.replace("40", "90") for name, text in files.items()})
     assert host.rates()["group_io_used_ratio"] > 0

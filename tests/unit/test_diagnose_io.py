@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from innoscope.common.errors import BadFile
-from innoscope.diagnose.evidence import Missing, OnFile, Statement
-from innoscope.diagnose.host import Host
+from innoscope.diagnose.evidence import ConnectionActivity, MissingSource, OnFile
+from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.sql_queries import default_queries, load
 from innoscope.diagnose.verdict import judge
 from innoscope.sampling.snapshot_history import ObservedStack
@@ -167,7 +167,7 @@ def test_memory_share_of_the_control_group(
         path = tmp_path / "groups" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{number}\n")
-    host = Host(42, tmp_path / "proc", tmp_path / "groups")
+    host = HostCounters(42, tmp_path / "proc", tmp_path / "groups")
     assert host.rates() == {"group_memory_ratio": 0.75}
     path.write_text("max\n")
     assert host.rates() == {}
@@ -200,7 +200,9 @@ def test_recovery_has_an_estimate_of_its_time() -> None:
 
 
 REPLICA = {"running": "Yes", "error": "0", "seconds": "31", "delay": "0", "connection": ""}
-APPLYING = Statement(5, "system user", "", "Connect", "Waiting for table metadata lock", 31, "ALTER TABLE t")
+APPLYING = ConnectionActivity(
+    5, "system user", "", "Connect", "Waiting for table metadata lock", 31, "ALTER TABLE t"
+)
 
 
 def test_delayed_applier_has_its_blockers() -> None:
@@ -226,7 +228,7 @@ def test_idle_or_intentionally_delayed_replica_has_no_finding() -> None:
 
 
 def test_process_list_replaces_the_replica_status() -> None:
-    missing = {"sql.replication": Missing("rights", "Access denied")}
+    missing = {"sql.replication": MissingSource("rights", "Access denied")}
     held = {(APPLIER, "metadata_lock"): 1}
     found = judge(evidence(held, statements=(APPLYING,), answers={"processes": ()}, missing=missing))
     assert names(found) == ["replication_applier"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from pymysql.constants import CR
+from pymysql.err import OperationalError
+
 from innoscope.diagnose.sql_queries import default_queries, query_all
 from innoscope.target.digests import digest
 from unit.sql_connection import FakeConnection
 
-#: Some of the forty columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
+#: Some of the columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
 SLAVE_STATUS = {
     "Slave_IO_State": "Waiting for master to send event",
     "Slave_IO_Running": "Yes",
@@ -61,3 +64,21 @@ def test_statements_that_are_not_truncated_have_the_digest_of_the_history() -> N
     assert [one.digest for one in found.statements] == [expected.id, None, None]
     assert found.statements[0].named.endswith(f" (digest {expected.id[:12]})")
     assert "secret" not in repr(found.answers)
+
+
+def test_queries_after_a_timeout_are_missing_for_the_same_reason() -> None:
+    class Hanging(FakeConnection):
+        def execute(self, statement: str) -> None:
+            super().execute(statement)
+            if "INNODB_TRX" in statement:
+                raise OperationalError(CR.CR_SERVER_LOST, "timed out") from TimeoutError()
+
+    target: Any = SimpleNamespace(flavour="mysql", version=(8, 0, 31))
+    connection = Hanging({})
+    found = query_all(target, lambda: connection, 0)  # type: ignore[arg-type,return-value]
+    unanswered = {f"sql.{name}" for name in default_queries()} - {f"sql.{name}" for name in found.answers}
+
+    assert "INNODB_TRX" in connection.statements[-1]
+    assert found.missing.keys() == unanswered
+    reasons = {one.reason for one in found.missing.values()}
+    assert reasons - {"unsupported"} == {"timeout"}

@@ -1,4 +1,4 @@
-"""A thread pool without a free thread is a finding only if something waits for a thread."""
+"""A thread pool without a free thread is a finding only if a statement or login is waiting for one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.diagnose.evidence import Missing
+from innoscope.diagnose.evidence import MissingSource
 from innoscope.diagnose.verdict import judge
 from unit.evidence import evidence, names
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SLEEPING = {"user_sleep": 4}
 WITH_A_FREE_THREAD = {"user_sleep": 3, "background_idle": 1}
 POOL = {"thread_pool_threads": 4}
-UNANSWERED = {"missing": {"sql": Missing("timeout", "no answer")}}
-REFUSED = {"missing": {"sql": Missing("refused", "Access denied")}}
+UNANSWERED = {"missing": {"sql": MissingSource("timeout", "no answer")}}
+REFUSED = {"missing": {"sql": MissingSource("refused", "Access denied")}}
 
 
 def queued(statements: int) -> dict[str, Any]:

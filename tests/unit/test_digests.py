@@ -1,4 +1,4 @@
-"""Digests of statements have the server's texts, contain no literals and have stable ids."""
+"""Digest texts match those of the server and contain no literals, and the ids of digests are stable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 from innoscope.target.digests import MAX_CHARS, SharedDigests, digest, is_unfinished, without_literals
 from unit.planted_secrets import AMBIGUOUS, SECRET, random_statement
 
-#: A literal of letters, and one of digits.
-WORD, DIGITS = SECRET, "48151623"
+#: A secret that begins with letters.
+WORD = SECRET
+#: A secret that consists of digits.
+DIGITS = "48151623"
 CONTEXTS: tuple[dict[str, Any], ...] = (
     {},
     {"version": (8, 0, 31)},
@@ -63,7 +65,7 @@ TEXTS = {
     "": "",
 }
 
-#: Statements with secrets, which must never appear in a digest text, wherever the statement is cut.
+#: Statements with secrets, which must never appear in a digest text, wherever the statement is truncated.
 SECRETS = (
     f"SELECT '{WORD}'",
     f'SELECT "{WORD}"',
@@ -117,7 +119,7 @@ SECRETS = (
     f"SELECT '\0{WORD}'",
     f"SELECT '{WORD}\\",
     f"SELECT {{ts '{WORD}'}}",
-    # NO_BACKSLASH_ESCAPES, where 'C:\' is complete
+    # NO_BACKSLASH_ESCAPES, where 'C:\' is a complete literal
     rf"SELECT 'C:\', '{WORD}'",
     rf"SELECT 'C:\', ' {WORD} '",
     rf"SELECT 'C:\', '{WORD}', 'D:\', '{WORD}'",
@@ -210,7 +212,7 @@ def test_ids_ignore_literals_and_layout_but_not_names() -> None:
 
 
 def test_ids_do_not_change() -> None:
-    """Fail if a change of the rules changes ids: users store them, so docs/digests.md must mention that."""
+    """Fail if a change to the rules changes ids: users store ids, so docs/digests.md must document it."""
     assert digest(b"SELECT 1").id == "43d85c22c00119421a119ee1426381a1"
 
 
@@ -270,6 +272,14 @@ def test_long_lists_are_folded_completely() -> None:
     assert digest(b"INSERT INTO t VALUES " + b"(1, 'x')," * 50_000 + b"(2, 'y')").text == (
         "INSERT INTO `t` VALUES (...) /* , ... */"
     )
+
+
+def test_hints_of_mariadb_are_removed() -> None:
+    """From 12.0 on, MariaDB reads a hint as one token up to the first ``*/``, whatever is in it."""
+    statement = b"SELECT /*+ QB_NAME(`a') */ `b` FROM `t` WHERE `c` = 'x'"
+    for version in ((11, 8, 2), (12, 0, 2)):
+        found = digest(statement, flavour="mariadb", version=version, certain=True).text
+        assert found == "SELECT `b` FROM `t` WHERE `c` = ?"
 
 
 def test_mariadb_does_not_execute_comments_for_mysql_5_7_and_later() -> None:

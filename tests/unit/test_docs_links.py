@@ -1,4 +1,4 @@
-"""Links point to existing files and headings, and every file named in a page or in source code exists."""
+"""Links point to existing files and headings. Files named in pages and pages named in sources exist."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ PAGES = tuple(
     for folder, pattern in ((".", "*.md"), ("docs", "**/*.md"), ("dashboards", "**/*.md"))
     for page in sorted((ROOT / folder).glob(pattern))
 )
-#: Folders with comments and messages that refer to pages, and the suffixes of the files to search.
+#: Directories whose files have comments and messages that refer to pages.
 SOURCES = ("agent/innoscope", "agent/native/src", "packaging", "dashboards", "probes", "tests")
+#: Suffixes of the files to search.
 TEXTS = {".c", ".h", ".js", ".json", ".md", ".py", ".pyi", ".rs", ".service", ".sh", ".toml", ".yaml"}
 _FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.M | re.S)
 _LINK = re.compile(r"\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -44,7 +45,7 @@ def anchors(text: str) -> set[str]:
 
 
 def problems(start: Path, link: str) -> list[str]:
-    """Return the problems of a link. ``start`` is the page, or the folder that the link is relative to."""
+    """Return the problems of a link. ``start`` is the page, or the directory that the link is relative to."""
     path, _, anchor = link.partition("#")
     target = ((start if start.is_dir() else start.parent) / path).resolve() if path else start
     if not target.exists() or not target.is_relative_to(ROOT):

@@ -1,4 +1,4 @@
-"""Malformed examples in the documentation are rejected. docs/contributing.md has the rules for examples."""
+"""Malformed examples in the documentation are rejected. docs/contributing.md lists the rules for examples."""
 
 from __future__ import annotations
 

@@ -9,11 +9,20 @@ import pytest
 from innoscope._native import Feature
 from innoscope.cli import main as cli_main
 from innoscope.cli.doctor import host, packages, report, server
-from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, Verdict, fail, ok, warn
+from innoscope.cli.doctor.model import (
+    PTRACE,
+    SNAPSHOTS,
+    CheckResult,
+    CheckStatus,
+    DoctorVerdict,
+    fail,
+    ok,
+    warn,
+)
 from innoscope.common.errors import NoRights, SqlFailed
 from innoscope.probes import capabilities
 from innoscope.target import sql
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.proc import ProcFs
 from unit.snapshots import target
 
@@ -25,14 +34,14 @@ TARGET = target(pid=42, symbols="dynsym")
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., host.Host]:
+def write(tmp_path: Path) -> Callable[..., host.DoctorHost]:
     """Return a function that makes a synthetic host from the given files and environment."""
 
-    def make(files: dict[str, str], **environment: str) -> host.Host:
+    def make(files: dict[str, str], **environment: str) -> host.DoctorHost:
         for path, text in files.items():
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / path).write_text(text)
-        return host.Host(tmp_path, environment)
+        return host.DoctorHost(tmp_path, environment)
 
     return make
 
@@ -40,14 +49,20 @@ def write(tmp_path: Path) -> Callable[..., host.Host]:
 @pytest.mark.parametrize(
     ("effective", "status", "words"),
     [
-        ("000001ffffffffff", Status.OK, "all"),
-        ("0000000000000000", Status.WARN, "CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE"),
-        (f"{1 << 21 | 1 << 19:016x}", Status.OK, "all"),
-        (f"{1 << 38 | 1 << 39 | 1 << 40:016x}", Status.WARN, "missing CAP_SYS_PTRACE"),
+        ("000001ffffffffff", CheckStatus.OK, "all"),
+        (
+            "0000000000000000",
+            CheckStatus.WARN,
+            "CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_PERFMON, CAP_BPF, CAP_CHECKPOINT_RESTORE",
+        ),
+        (f"{1 << 21 | 1 << 19 | 1 << 2:016x}", CheckStatus.OK, "all"),
+        (f"{1 << 21 | 1 << 19 | 1 << 1:016x}", CheckStatus.OK, "all"),
+        (f"{1 << 21 | 1 << 19:016x}", CheckStatus.WARN, "missing CAP_DAC_READ_SEARCH"),
+        (f"{1 << 38 | 1 << 39 | 1 << 40 | 1 << 2:016x}", CheckStatus.WARN, "missing CAP_SYS_PTRACE"),
     ],
 )
 def test_missing_capabilities_are_named(
-    write: Callable[..., host.Host], effective: str, status: Status, words: str
+    write: Callable[..., host.DoctorHost], effective: str, status: CheckStatus, words: str
 ) -> None:
     check = host.rights(write({"proc/self/status": f"Name:\tx\nCapEff:\t{effective}\n"}))
     assert check.status is status
@@ -57,25 +72,33 @@ def test_missing_capabilities_are_named(
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        (None, Status.OK),
-        ("[none] integrity confidentiality", Status.OK),
-        ("none [integrity] confidentiality", Status.OK),
-        ("none integrity [confidentiality]", Status.WARN),
+        (None, CheckStatus.OK),
+        ("[none] integrity confidentiality", CheckStatus.OK),
+        ("none [integrity] confidentiality", CheckStatus.OK),
+        ("none integrity [confidentiality]", CheckStatus.WARN),
     ],
 )
 def test_only_the_lockdown_mode_confidentiality_is_reported(
-    write: Callable[..., host.Host], text: str | None, status: Status
+    write: Callable[..., host.DoctorHost], text: str | None, status: CheckStatus
 ) -> None:
     files = {} if text is None else {"sys/kernel/security/lockdown": text}
     assert host.lockdown(write(files)).status is status
 
 
+def test_without_btf_or_kernel_memory_only_probes_use_bpf(write: Callable[..., host.DoctorHost]) -> None:
+    confidential = write({"sys/kernel/security/lockdown": "none integrity [confidentiality]"})
+    for check in (host.btf(confidential), host.lockdown(confidential)):
+        assert check.status is CheckStatus.WARN
+        assert "snapshots use procfs, profiles use perf events" in check.detail
+        assert "no probes" not in check.detail
+
+
 def test_each_failure_of_a_host_has_a_remedy(
-    write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch
+    write: Callable[..., host.DoctorHost], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "_try", lambda _probe: Feature(False, "EPERM"))
     checks = host.examine(write({"proc/sys/kernel/yama/ptrace_scope": "3"}))
-    failed = [check for check in checks if check.status is not Status.OK]
+    failed = [check for check in checks if check.status is not CheckStatus.OK]
     assert {check.name for check in failed} >= {
         "rights",
         "BTF",
@@ -90,28 +113,28 @@ def test_each_failure_of_a_host_has_a_remedy(
 @pytest.mark.parametrize(
     ("works", "status", "words"),
     [
-        ({"profile-bpf", "profile-perf"}, Status.OK, "bpf works"),
-        ({"profile-perf", "profile-waits-perf"}, Status.WARN, "; --off-cpu: profile-waits"),
+        ({"profile-bpf", "profile-perf"}, CheckStatus.OK, "bpf works"),
+        ({"profile-perf", "profile-waits-perf"}, CheckStatus.WARN, "; --off-cpu: profile-waits"),
         (
             {"profile-perf"},
-            Status.WARN,
+            CheckStatus.WARN,
             "perf works: profile-perf tried; --off-cpu does not work",
         ),
-        (set(), Status.WARN, "perf does not work"),
+        (set(), CheckStatus.WARN, "perf does not work"),
     ],
 )
 def test_the_method_of_profiles_is_reported(
-    monkeypatch: pytest.MonkeyPatch, works: set[str], status: Status, words: str
+    monkeypatch: pytest.MonkeyPatch, works: set[str], status: CheckStatus, words: str
 ) -> None:
     monkeypatch.setattr(host, "require_host_pids", lambda _action: None)
     monkeypatch.setattr(host, "_try", lambda probe: Feature(probe in works, f"{probe} tried"))
-    check = host.profiles(host.Host())
+    check = host.profiles(host.DoctorHost())
     assert check.status is status
     assert words in check.detail
-    assert (check.remedy is None) == (status is Status.OK)
+    assert (check.remedy is None) == (status is CheckStatus.OK)
 
 
-def test_debuginfod_is_off_by_default(write: Callable[..., host.Host]) -> None:
+def test_debuginfod_is_off_by_default(write: Callable[..., host.DoctorHost]) -> None:
     assert "not set" in host.debuginfod(write({})).detail
     assert host.debuginfod(write({}, DEBUGINFOD_URLS="https://x")).detail == "https://x"
 
@@ -174,13 +197,13 @@ def test_dpkg_is_queried_with_both_paths_of_merged_usr(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("state", "tracer", "status", "words", "remedy"),
     [
-        ("S (sleeping)", "0", Status.OK, "not traced", None),
-        ("T (stopped)", "0", Status.WARN, "stopped", "kill -CONT 42"),
-        ("t (tracing stop)", "43", Status.WARN, "traced by process 43 (gdb)", "kill 43"),
+        ("S (sleeping)", "0", CheckStatus.OK, "not traced", None),
+        ("T (stopped)", "0", CheckStatus.WARN, "stopped", "kill -CONT 42"),
+        ("t (tracing stop)", "43", CheckStatus.WARN, "traced by process 43 (gdb)", "kill 43"),
     ],
 )
 def test_stopped_or_traced_server_is_a_warning(
-    tmp_path: Path, state: str, tracer: str, status: Status, words: str, remedy: str | None
+    tmp_path: Path, state: str, tracer: str, status: CheckStatus, words: str, remedy: str | None
 ) -> None:
     for pid in ("42", "43"):
         (tmp_path / pid).mkdir()
@@ -203,14 +226,14 @@ def test_inaccessible_server_still_gets_its_other_checks(
 
     monkeypatch.setattr(server, "_modules", refuse)
     monkeypatch.setattr(sql, "connect", silent)
-    found = {check.name: check.status for check in server.examine(TARGET, Account(), ProcFs(tmp_path))}
-    assert found[server.ACCESS] is Status.FAIL
-    assert found["SQL (for --queries)"] is Status.WARN
+    found = {check.name: check.status for check in server.examine(TARGET, LoginOptions(), ProcFs(tmp_path))}
+    assert found[server.ACCESS] is CheckStatus.FAIL
+    assert found["SQL (for --queries)"] is CheckStatus.WARN
 
 
-def _report(bpf: Check, ptrace: Check, access: Check | None) -> report.Report:
+def _report(bpf: CheckResult, ptrace: CheckResult, access: CheckResult | None) -> report.DoctorReport:
     servers = [] if access is None else [[access]]
-    return report.Report([bpf, ptrace], [] if access is None else [TARGET], servers)
+    return report.DoctorReport([bpf, ptrace], [] if access is None else [TARGET], servers)
 
 
 WORKS, BROKEN = ok(SNAPSHOTS, "x"), fail(SNAPSHOTS, "x", "y")
@@ -221,15 +244,15 @@ READ, UNREAD = ok(server.ACCESS, "x"), fail(server.ACCESS, "x", "y")
 @pytest.mark.parametrize(
     ("made", "verdict"),
     [
-        (_report(WORKS, HOLDS, READ), Verdict.WORKS),
-        (_report(WORKS, HELD_BACK, READ), Verdict.WORKS),
-        (_report(BROKEN, HOLDS, READ), Verdict.FALLBACK),
-        (_report(BROKEN, HELD_BACK, READ), Verdict.NOTHING),
-        (_report(WORKS, HOLDS, UNREAD), Verdict.NOTHING),
-        (_report(WORKS, HOLDS, None), Verdict.NO_SERVER),
+        (_report(WORKS, HOLDS, READ), DoctorVerdict.WORKS),
+        (_report(WORKS, HELD_BACK, READ), DoctorVerdict.WORKS),
+        (_report(BROKEN, HOLDS, READ), DoctorVerdict.FALLBACK),
+        (_report(BROKEN, HELD_BACK, READ), DoctorVerdict.NOTHING),
+        (_report(WORKS, HOLDS, UNREAD), DoctorVerdict.NOTHING),
+        (_report(WORKS, HOLDS, None), DoctorVerdict.NO_SERVER),
     ],
 )
-def test_verdict_follows_from_the_checks(made: report.Report, verdict: Verdict) -> None:
+def test_verdict_follows_from_the_checks(made: report.DoctorReport, verdict: DoctorVerdict) -> None:
     assert made.verdict is verdict
     assert report.document(made)["exit_code"] == verdict
 
@@ -250,20 +273,28 @@ def test_host_is_checked_when_no_server_runs(
     assert capsys.readouterr().out.startswith("Host\n")
 
 
+_ALL = "000001ffffffffff"
+_WITHOUT_ADMIN = f"{int(_ALL, 16) & ~(1 << 21):016x}"
+_INSTALLED = {str(capabilities.DROP_IN)[1:]: ""}
+
+
 @pytest.mark.parametrize(
-    ("links", "effective", "files", "status", "words"),
+    ("works", "effective", "files", "status", "words"),
     [
-        (True, "000001ffffffffff", {}, Status.OK, "BPF links work, without CAP_SYS_ADMIN"),
-        (False, "000001ffffffffff", {}, Status.WARN, "which the sensor's unit does not have"),
-        (False, "000001ffffffffff", {str(capabilities.DROP_IN)[1:]: ""}, Status.OK, "grants to the sensor"),
-        (False, "0000000000000000", {}, Status.WARN, "not tried"),
+        ({"uprobe-links"}, _ALL, {}, CheckStatus.OK, "BPF links work, without CAP_SYS_ADMIN"),
+        ({"uprobe-events"}, _ALL, {}, CheckStatus.WARN, "which the sensor's unit does not have"),
+        ({"uprobe-events"}, _ALL, {}, CheckStatus.WARN, "perf events work (uprobe-events tried)"),
+        ({"uprobe-events"}, _ALL, _INSTALLED, CheckStatus.OK, "grants to the sensor"),
+        ({}, _WITHOUT_ADMIN, {}, CheckStatus.WARN, "which the sensor's unit does not have"),
+        ({}, _ALL, {}, CheckStatus.WARN, "no probes: "),
+        ({}, "0000000000000000", {}, CheckStatus.WARN, "not tried"),
     ],
 )
 def test_uprobes_say_whether_the_sensor_needs_sys_admin(
-    write: Callable[..., host.Host], monkeypatch: pytest.MonkeyPatch, *,
-    links: bool, effective: str, files: dict[str, str], status: Status, words: str,
+    write: Callable[..., host.DoctorHost], monkeypatch: pytest.MonkeyPatch, *,
+    works: set[str], effective: str, files: dict[str, str], status: CheckStatus, words: str,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(host, "_try", lambda probe: Feature(links, f"{probe} tried"))
+    monkeypatch.setattr(host, "_try", lambda probe: Feature(probe in works, f"{probe} tried"))
     check = host.uprobes(write({"proc/self/status": f"CapEff:\t{effective}\n", **files}))
 
     assert (check.status, words in check.detail) == (status, True)

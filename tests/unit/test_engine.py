@@ -1,4 +1,4 @@
-"""Test the engine with a fake core, including shared objects, wait classes, notes and a server that exits."""
+"""Test the snapshot engine with a fake core: reused stacks and threads, wait classes, notes, and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.sampling import descriptors
 from innoscope.sampling import engine as engine_module
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.engine import Engine, attach_queries
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.model import Query
@@ -64,7 +64,7 @@ class FakeModule:
 
 
 class FakeProcess:
-    """A fake process that returns the prepared snapshots in turn and then repeats the last one."""
+    """A fake process that returns the prepared snapshots in order and then repeats the last one."""
 
     method = "bpf"
 
@@ -187,7 +187,7 @@ def test_missing_symbols_are_a_note_with_a_remedy() -> None:
     source.take_snapshot()
 
     assert process.module_queries == 1
-    assert "100 % of mysqld's frames have no name (stripped" in notes[0]
+    assert "100 % of mysqld's frames are shown without names (stripped" in notes[0]
     assert "DEBUGINFOD_URLS" in notes[0]
 
 
@@ -209,7 +209,7 @@ def test_queries_are_attached_by_the_thread_id_in_the_servers_namespace() -> Non
 
 
 class FakeEngine:
-    """A fake engine that returns the given snapshots and raises the given errors in order."""
+    """A fake snapshot engine that returns the given snapshots and raises the given errors in order."""
 
     def __init__(self, *results: Snapshot | BaseException) -> None:
         self.results = list(results)
@@ -222,7 +222,7 @@ class FakeEngine:
 
 
 def test_snapshots_are_added_to_the_report() -> None:
-    report = Report(target())
+    report = StackReport(target())
     snapshots: list[Snapshot] = []
     numbers: list[int] = []
 
@@ -240,7 +240,7 @@ def test_snapshots_are_added_to_the_report() -> None:
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has exited")])
 def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
-    report = Report(target())
+    report = StackReport(target())
 
     error = take_snapshots(FakeEngine(mixed(), end), report, count=5, interval_s=0)
 
@@ -253,11 +253,11 @@ def test_early_end_leaves_the_snapshots_so_far(end: BaseException) -> None:
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), NoSuchProcess("process 4242 has exited")])
 def test_end_before_the_first_snapshot_is_raised(end: BaseException) -> None:
     with pytest.raises(type(end)):
-        take_snapshots(FakeEngine(end), Report(target()))
+        take_snapshots(FakeEngine(end), StackReport(target()))
 
 
 def test_failed_query_of_statements_is_a_note_and_not_repeated() -> None:
-    report, calls = Report(target()), []
+    report, calls = StackReport(target()), []
 
     def fetch() -> dict[int, Query]:
         calls.append(1)

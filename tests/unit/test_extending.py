@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.verdict import judge
 from innoscope.probes import catalog as probe_catalog
 from innoscope.sampling import wait_catalog
-from innoscope.sampling.classify import Classifier
+from innoscope.sampling.classify import WaitClassifier
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from innoscope.toggles import catalog as toggle_catalog
 from unit.snapshots import frames
@@ -24,15 +26,26 @@ from unit.toggling import World
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
-EXAMPLES = dict(re.findall(r"<!-- extending: (\w+) -->\n```diff\n(.*?)```", PAGE, re.S))
+_EXAMPLE = re.compile(r"<!-- extending: (\w+) -->\n```diff\n(.*?)```\n(?:\n```sh\n(.*?)```)?", re.S)
+#: Each example's diff, and the commands to run after it, by name.
+EXAMPLES = {name: (diff, commands) for name, diff, commands in _EXAMPLE.findall(PAGE)}
 #: Maximum number of files that an example may edit by hand, not counting tests and generated pages.
 MOST_FILES = 3
+#: For each example, patterns that select the unit tests that must pass after the example is applied.
+CHECKS = {
+    "version": ("probe_catalog", "probe_source", "toggle_catalog*"),
+    "probe": ("probe_catalog", "probe_source", "registry", "dashboards"),
+    "wait": ("classify*", "waits_collector", "dashboards"),
+    "finding": ("diagnose*", "finding*", "advice", "alert_rules", "runbooks"),
+    "toggle": ("toggle_catalog*", "toggle_values"),
+    "metric": ("registry", "sql_collector", "dashboard*"),
+}
 
 
 def changes(example: str) -> dict[str, list[tuple[str, str]]]:
     """Return the hunks of an example's diff by file, each as the text before and after the change."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for part in re.split(r"^--- a/", EXAMPLES[example], flags=re.M)[1:]:
+    for part in re.split(r"^--- a/", EXAMPLES[example][0], flags=re.M)[1:]:
         head, *hunks = re.split(r"^@@\n", part, flags=re.M)
         name = head.splitlines()[0]
         assert head.splitlines()[1:] == [f"+++ b/{name}"]
@@ -47,23 +60,20 @@ def _side(hunk: str, omitted: str) -> str:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Return a copy of the package and its data."""
-    shutil.copytree(
-        ROOT / "agent" / "innoscope",
-        tmp_path / "agent" / "innoscope",
-        symlinks=True,
-        ignore=shutil.ignore_patterns("__pycache__", "*.so", "vendor"),
-    )
+    """Return a copy of the tree, which uses the Rust core of the original."""
+    copy = tmp_path / "tree"
+    left_out = shutil.ignore_patterns("__pycache__", "*.so", "*.png", "build", "fuzz")
+    for name in ("agent/innoscope", "dashboards", "docs", "packaging", "probes", "tests"):
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=left_out)
+    for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, copy)
     for library in (ROOT / "agent" / "innoscope").glob("*.so"):
-        (tmp_path / "agent" / "innoscope" / library.name).symlink_to(library)
-    shutil.copytree(ROOT / "probes", tmp_path / "probes")
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "docs" / "waits.md", tmp_path / "docs")
-    return tmp_path
+        (copy / "agent" / "innoscope" / library.name).symlink_to(library)
+    return copy
 
 
 def apply(example: str, tree: Path) -> Path:
-    """Apply the example to the copy; return the folder of its catalogs."""
+    """Apply the example to the copy and run its commands. Return the directory of the copy's catalogs."""
     for name, hunks in changes(example).items():
         path = tree / name
         text = path.read_text()
@@ -71,15 +81,23 @@ def apply(example: str, tree: Path) -> Path:
             assert text.count(before) == 1, f"{name}: {text.count(before)} places for the hunk:\n{before}"
             text = text.replace(before, after)
         path.write_text(text)
+    commands = EXAMPLES[example][1].replace(".venv/bin/python", sys.executable)
+    if commands:
+        start(["sh", "-ec", commands.replace("PYTHONPATH=", "PYTHONPATH=$PYTHONPATH:")], tree)
     return tree / "probes" / "catalog"
+
+
+def start(command: list[str], tree: Path) -> str:
+    """Run a command in the copy, with the copied package. Return its output."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "agent")}
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-10_000:]
+    return done.stdout
 
 
 def run(script: str, tree: Path) -> str:
     """Run a Python script with the copied package. Return its output."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "agent")}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return start([sys.executable, "-c", script], tree)
 
 
 def test_each_section_has_an_example() -> None:
@@ -89,13 +107,26 @@ def test_each_section_has_an_example() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_changes_few_files(example: str) -> None:
-    assert 1 <= len(changes(example)) <= MOST_FILES
+    by_hand = [name for name in changes(example) if not name.startswith("tests/")]
+    assert 1 <= len(by_hand) <= MOST_FILES
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_unit_tests_pass_with_the_example(example: str, tree: Path) -> None:
+    apply(example, tree)
+
+    unit = tree / "tests" / "unit"
+    files = [str(path) for pattern in CHECKS[example] for path in sorted(unit.glob(f"test_{pattern}.py"))]
+    options = ["-q", "-p", "no:cacheprovider", f"--basetemp={tree.with_name('base')}"]
+    start([sys.executable, "-m", "pytest", *options, *files], tree)
 
 
 def test_example_of_a_server_version_works(tree: Path) -> None:
     folder = apply("version", tree)
 
-    site = probe_catalog.load(folder / "probes.yaml").probes["purge"].site("mysql", (10, 0, 1))
+    probes = probe_catalog.load(folder / "probes.yaml")
+    assert probes.knows("mysql", (10, 0, 1))
+    site = probes.probes["purge"].site("mysql", (10, 0, 1))
     assert site is not None
     assert site.functions == ("trx_purge_batch",)
     flush_sync = toggle_catalog.load(folder / "toggles.yaml")["flush_sync"]
@@ -127,12 +158,19 @@ def test_example_of_a_wait_class_works(tree: Path) -> None:
     folder = apply("wait", tree)
 
     catalog = wait_catalog.load(folder / "waits.yaml")
-    stack = frames("pread64", "row_merge_read", "row_merge_build_indexes", "mysql_alter_table")
-    assert Classifier(catalog).classify(stack) == "index_build"
+    stack = frames("libc.so.6!pthread_cond_wait", "os_event::wait_low", "ddl::Loader::Task_queue::mt_execute")
+    assert WaitClassifier(catalog).classify(stack) == "index_build"
     colors = (tree / "agent/innoscope/daemon/http/page/colors.js").read_text()
     assert set(re.findall(r"(\w+): \[\d+, \d+, \d+\]", colors)) == catalog.classes.keys()
     documented = re.findall(r"^\| `(\w+)` \|", (tree / "docs/waits.md").read_text(), re.M)
     assert set(documented) >= catalog.classes.keys()
+    assert recorded_classes(tree) == recorded_classes(ROOT) - Counter(other=1) + Counter(index_build=1)
+
+
+def recorded_classes(root: Path) -> Counter[str]:
+    """Return the number of recorded stacks by wait class."""
+    files = [json.loads(path.read_text()) for path in (root / "tests" / "golden").glob("*.json")]
+    return Counter(item["wait"] for items in files for item in items)
 
 
 def test_example_of_a_finding_works(tree: Path) -> None:
@@ -165,13 +203,13 @@ def test_example_of_a_metric_works(tree: Path) -> None:
         "from innoscope.metrics.collectors import sql_catalog\n"
         "from innoscope.metrics.collectors.sql_plan import Answers, make\n"
         "from innoscope.metrics.families import expose\n"
-        "from innoscope.metrics.merge import Series\n"
+        "from innoscope.metrics.merge import ExportedSeries\n"
         "from innoscope.metrics.registry import default\n"
-        "answers = Answers(status={'Sort_merge_passes': '7'})\n"
+        "answers = Answers(status={'Slow_queries': '7'})\n"
         "plan, _ = make(sql_catalog.default(), 'mysql', (5, 6, 24), answers, ['status'])\n"
-        "[sample] = [one for one in plan.samples(answers) if one.metric == 'sort_merge_passes']\n"
-        "series = Series(default()[sample.metric], 'mysql', sample.labels, sample.value)\n"
+        "[sample] = [one for one in plan.samples(answers) if one.metric == 'slow_statements']\n"
+        "series = ExportedSeries(default()[sample.metric], 'mysql', sample.labels, sample.value)\n"
         "print(expose((series,), '')[0].decode())\n",
         tree,
     )
-    assert 'innoscope_sort_merge_passes_total{server="mysql"} 7.0' in text
+    assert 'innoscope_slow_statements_total{server="mysql"} 7.0' in text

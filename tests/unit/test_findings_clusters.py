@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from innoscope.diagnose.evidence import Statement
+from innoscope.diagnose.evidence import ConnectionActivity
 from innoscope.diagnose.replica_applier import appliers
 from innoscope.diagnose.verdict import judge
 from innoscope.sampling.snapshot_history import ObservedStack
@@ -59,7 +59,7 @@ def test_node_of_a_galera_cluster(
     ],
 )
 def test_ddl_is_found_in_the_process_list(text: str, state: str, found: bool) -> None:
-    statement = Statement(4, "system user", "", "Sleep", state, 8, text)
+    statement = ConnectionActivity(4, "system user", "", "Sleep", state, 8, text)
     verdict = judge(evidence(WRITERS, *_galera(0, 0, 0, 0, 0, 0), statements=(statement,)))
     assert ("galera_toi" in names(verdict)) == found
     if found:
@@ -76,7 +76,7 @@ def test_ddl_is_found_by_its_stack() -> None:
 
 def test_idle_threads_of_galera_are_not_busy_appliers() -> None:
     states = ("wsrep aborter idle", "wsrep applier idle", "wsrep applier committed", "Updating")
-    statements = tuple(Statement(2, "system user", "", "Sleep", state, 99, "") for state in states)
+    statements = tuple(ConnectionActivity(2, "system user", "", "Sleep", state, 99, "") for state in states)
     assert [one.state for one in appliers(evidence({}, statements=statements))] == ["Updating"]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from innoscope.common.samples import Sample
-from innoscope.diagnose.evidence import Statement
+from innoscope.diagnose.blockers import oldest_transaction
+from innoscope.diagnose.evidence import ConnectionActivity
 from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.signals import Signals
 from innoscope.diagnose.text import record, text
@@ -41,7 +42,9 @@ def test_finding_names_the_waiting_statements_with_their_digests() -> None:
     waiting = ObservedStack(CLIENT, "row_lock", ("lock_wait_suspend_thread",), 30, (1, 2, 3))
     other = ObservedStack(CLIENT, "on_cpu", ("do_command",), 10, (4,))
     statements = tuple(
-        Statement(tid, "app", "web1", "Query", "", 1, "UPDATE t", tid, "ab" * 16 if tid < 3 else None)
+        ConnectionActivity(
+            tid, "app", "web1", "Query", "", 1, "UPDATE t", tid, "ab" * 16 if tid < 3 else None
+        )
         for tid in range(1, 5)
     )
     begun, ended = WAITS
@@ -94,6 +97,34 @@ def test_long_history_needs_an_old_snapshot_or_a_slow_purge(
     first, last = {"history_list_length": length // 2}, {"history_list_length": length}
     verdict = judge(evidence({"on_cpu": 4}, first, last, answers={"transactions": transactions}))
     assert ("history_list" in names(verdict)) is found
+
+
+@pytest.mark.parametrize(
+    ("isolation", "text", "seconds"),
+    [
+        ("REPEATABLE READ", "", 40.0),
+        ("SERIALIZABLE", "", 40.0),
+        ("READ COMMITTED", "", 0.0),
+        ("READ UNCOMMITTED", "", 0.0),
+        ("READ COMMITTED", "SELECT ?", 5.0),
+        ("", "", 40.0),
+    ],
+)
+def test_only_transactions_with_a_read_view_delay_purge(isolation: str, text: str, seconds: float) -> None:
+    """Use a transaction that has been open for 40 s.
+
+    The isolation level is empty in incident files from Innoscope versions that did not store it.
+    """
+    row = {"connection": "3", "state": "RUNNING", "seconds": "40", "rows_locked": "0", "text": text}
+    length = {"history_list_length": 900_000}
+    found = evidence(
+        {"on_cpu": 4}, length, length,
+        statements=(ConnectionActivity(3, "app", "web1", "Query", "", 5, text),),
+        answers={"transactions": (row | ({"isolation": isolation} if isolation else {}),)},
+    )  # fmt: skip
+    assert Signals(found)["fact.oldest_view_seconds"] == seconds
+    assert Signals(found)["fact.oldest_transaction_seconds"] == 40
+    assert bool(oldest_transaction(found)) == (seconds > 0)
 
 
 class _ConstantCollector:

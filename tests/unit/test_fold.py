@@ -1,10 +1,10 @@
-"""Fold threads into groups, and filter them."""
+"""Test how threads are folded into groups and filtered."""
 
 from __future__ import annotations
 
 import pytest
 
-from innoscope.sampling.fold import Filter, Report, fold
+from innoscope.sampling.fold import Filter, StackReport, fold
 from innoscope.sampling.model import Frame, Trust
 from unit.snapshots import IDLE, ROW_LOCK, mixed, snapshot_of, target, thread
 
@@ -81,7 +81,7 @@ def test_empty_filter_returns_the_snapshot_itself() -> None:
 
 
 def test_report_counts_all_threads_and_folds_the_filtered_ones() -> None:
-    report = Report(target(), Filter(["row_lock"]))
+    report = StackReport(target(), Filter(["row_lock"]))
 
     filtered = report.add(mixed())
     report.add(mixed())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,3 +74,19 @@ def test_pause_is_due_in_proportion_to_the_time_that_has_passed() -> None:
 
 def _point() -> Any:
     return SimpleNamespace(name="purge")
+
+
+@pytest.mark.parametrize("share", [None, Share(4.0, 0.0)])
+def test_counts_of_a_deleted_file_are_added_to_the_overflow_entry(share: Share | None) -> None:
+    totals = Totals()
+    shares = {0: share} if share else {}
+    totals.add(_contents(fsync=5, fdatasync=3), {}, shares)
+    totals.add(replace(_contents(fsync=6, fdatasync=3), deleted=frozenset({_FSYNC})), {}, shares)
+    other = struct.pack("=II", 0xFFFFFFFF, 0)
+    assert {key: words[1] for key, words in totals.files.items()} == {
+        _FDATASYNC: 3, other: 24 if share else 6
+    }  # fmt: skip
+
+    totals.add(_contents(fsync=2), {}, {})  # the descriptor is reused, so its entry starts at 0
+    assert totals.files[_FSYNC][1] == 2
+    assert totals.files[other][1] == (24 if share else 6)

@@ -1,4 +1,4 @@
-"""A scrape does not block and gives the reason for each missing source; the sensors are fake."""
+"""A scrape does not block, and reports the reason for each missing source. The sensors are fake."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 import json
 import os
 import threading
-import time
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ from innoscope.daemon.agent.collect import Gatherer
 from innoscope.daemon.agent.routes import budget
 from innoscope.daemon.agent.servers import Servers
 from innoscope.daemon.agent.stack_history import ProfileStore, moment
+from innoscope.daemon.http.roles import Client, Role
 from innoscope.daemon.http.server import Request
 from innoscope.daemon.protocol.client import SensorDown, ServerProfiles
 from innoscope.daemon.protocol.messages import Reply, ServerReply
@@ -27,7 +28,7 @@ from innoscope.metrics.collectors.own import SensorState, own
 from innoscope.metrics.counters import Life
 from innoscope.metrics.merge import ServerOutcomes
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 from innoscope.target.proc import ProcFs
 from unit.snapshots import target
 
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.collect import Scrape
 
 #: A configuration without SQL, and with a sensor timeout that is sufficient on a busy host.
-QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=60.0))
-IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.Sensor(timeout_seconds=0.2))
+QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.SensorConnection(timeout_seconds=60.0))
+IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.SensorConnection(timeout_seconds=0.2))
 _AMPLE_S = 60.0
 #: A pid above the kernel's maximum (4 Mi).
 NO_PID = 1 << 23
@@ -54,7 +55,7 @@ def reply(*samples: Sample, pid: int = 7, server: Any = ALIVE, reason: str | Non
 
 
 class Sensor:
-    """A fake sensor that returns or raises the next reply, or blocks until ``released`` is set."""
+    """A fake sensor that waits until ``released`` is set, and then returns or raises the next reply."""
 
     def __init__(self, *replies: Reply | Exception) -> None:
         self.replies = list(replies)
@@ -136,7 +137,8 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
     )
 
     assert [view.name for view in scrapes_of(Sensor(reply()), settings=named)[0].servers] == ["orders"]
-    assert scrapes_of(Sensor(reply()), settings=other)[0].servers == ()
+    (absent,) = scrapes_of(Sensor(reply()), settings=other)[0].servers
+    assert (absent.name, absent.up) == ("orders", False)
 
 
 def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
@@ -150,6 +152,26 @@ def test_server_that_the_agent_found_takes_the_sensors_name() -> None:
     assert scrape is not None
     assert [view.name for view in scrape.servers] == ["3306"]
     assert {one.server for one in scrape.series} == {"3306", ""}
+
+
+def test_collectors_of_a_server_that_the_sensor_does_not_watch_fail() -> None:
+    others = replace(reply(), servers=())
+    gatherer = Gatherer(
+        Sensor(others, reply()), servers := Servers(QUIET), registry.default(), clock := Clock()
+    )
+    servers.register([ALIVE])
+    before = gatherer.gather(_AMPLE_S)
+    clock.now += 1
+    after = gatherer.gather(_AMPLE_S)
+
+    assert before is not None
+    assert after is not None
+    found = values(before)
+    assert found["mysqld_up", "/run/a.sock"] == 1
+    for collector in ("process", "memory", "probes", "waits"):
+        assert found["collector_success", "/run/a.sock", collector] == 0
+        assert found["collector_failure_info", "/run/a.sock", collector, "gone"] == 1
+    assert values(after)["collector_success", "3306", "waits"] == 1
 
 
 def test_failed_sensor_leaves_a_failure_reason() -> None:
@@ -177,13 +199,15 @@ def test_ended_server_is_down() -> None:
 
 
 def test_hanging_sensor_does_not_delay_the_scrape() -> None:
+    """Let the sensor respond only after the scrape, which ends when the sensor's timeout has passed."""
     sensor = Sensor(reply())
     sensor.released.clear()
-    began = time.monotonic()
-    (scrape,) = scrapes_of(sensor, settings=IMPATIENT)
+    gatherer = Gatherer(sensor, Servers(IMPATIENT), registry.default())
+    scrape = gatherer.gather(_AMPLE_S)
     sensor.released.set()
 
-    assert time.monotonic() - began < 0.5
+    assert scrape is not None
+    assert gatherer.state.words.startswith("no answer within ")
     assert values(scrape)["sensor_up", ""] == 0
 
 
@@ -234,7 +258,7 @@ class Profiler:
     """A fake sensor that returns one chunk for each of two servers, at the first call only."""
 
     def __init__(self, end: float) -> None:
-        stack = Stack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
+        stack = ClassifiedStack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
         chunks = [Chunk(end - 10, end, 10, 5.0, {stack: 30})]
         self.chunks = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
 
@@ -244,7 +268,8 @@ class Profiler:
 
 
 def get(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
-    response = store.answer(Request("/api/stacks", query, None, trusted))  # type: ignore[arg-type]
+    client = Client(Role.STACKS if trusted else Role.METRICS)
+    response = store.answer(Request("/api/stacks", query, None, client))  # type: ignore[arg-type]
     return int(response.status), response.body
 
 
@@ -281,8 +306,76 @@ def test_each_chunk_is_forwarded_once_under_the_configured_name() -> None:
     assert forwarded == [("orders", 1)]
 
 
+def named(**identity: Any) -> config.Config:
+    return config.Config(
+        sql=config.Sql(enabled=False),
+        sensor=config.SensorConnection(timeout_seconds=60.0),
+        server=(config.Server("orders", **identity),),
+    )
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        {"socket": "/run/a.sock"},
+        {"port": 3306, "host": "127.0.0.1"},
+        {"socket": "/run/a.sock", "port": 3306, "host": "172.17.0.2"},
+    ],
+)
+def test_configured_server_is_down_from_the_first_scrape_until_it_runs(identity: dict[str, Any]) -> None:
+    settings = named(**identity)
+    running = target(pid=ALIVE.pid, start_time=ALIVE.start_time, socket="/run/a.sock", port=3306)
+    without = Reply("boot", 7, 1.5, 4096, "0.1.0", (), 0.0)
+    down, up = scrapes_of(Sensor(without, reply(server=running)), 2, settings)
+
+    assert values(down)["mysqld_up", "orders"] == 0
+    assert values(down)["collector_failure_info", "orders", "process", "gone"] == 1
+    (state,) = down.servers
+    assert (state.up, state.what) == (False, "has not run since the agent started")
+    assert values(up)["mysqld_up", "orders"] == 1
+    assert [one.name for one in up.servers] == ["orders"]
+
+
+def test_configured_server_that_was_never_seen_is_not_down_while_the_sensor_does_not_reply() -> None:
+    (scrape,) = scrapes_of(Sensor(SensorDown("no reply")), 1, named(socket="/run/a.sock"))
+
+    assert ("mysqld_up", "orders") not in values(scrape)
+
+
+def test_configured_server_keeps_its_name_while_it_recovers_from_a_crash() -> None:
+    servers = Servers(named(socket="/run/a.sock"), Clock())
+    listening = target(pid=ALIVE.pid, start_time=ALIVE.start_time, socket="/run/a.sock")
+    servers.register_from_sensor("3306", listening)
+    recovering = replace(listening, socket=None, port=None)
+    servers.register_from_sensor("3306", recovering)
+
+    assert [(one.name, one.up) for one in servers] == [("orders", True)]
+    servers.register_from_sensor("3307", target(pid=NO_PID, socket=None, port=None))
+    assert [one.name for one in servers] == ["orders", "3307"]
+
+
+def test_the_sensors_name_replaces_the_one_that_the_agent_found_before() -> None:
+    servers = Servers(named(socket="/run/a.sock"), Clock())
+    one = target(pid=ALIVE.pid, start_time=ALIVE.start_time, socket="/run/a.sock", port=None)
+    servers.register([one])
+    servers.register_from_sensor("3307", replace(one, port=3307))
+
+    assert servers.sensor_name_of("orders") == "3307"
+
+
+def test_configured_server_is_reported_for_as_long_as_it_is_down() -> None:
+    clock = Clock()
+    servers = Servers(named(socket="/run/a.sock"), clock)
+    servers.register_from_sensor("3306", target(pid=NO_PID, socket="/run/a.sock"))
+    servers.register_from_sensor("3307", target(pid=NO_PID + 1, socket="/run/b.sock"))
+    clock.now += 30 * 86_400
+    servers.forget_ended()
+
+    assert [(one.name, one.up) for one in servers] == [("orders", False)]
+
+
 def test_memory_stays_constant_over_ten_thousand_names() -> None:
-    """Register processes with new names; each process exits before the next one is registered."""
+    """Register processes with new names, each of which has exited before the next one is registered."""
     counted = tuple(
         Sample(metric.name, 1, tuple(label.values[0] if label.values else "one" for label in metric.labels))
         for metric in registry.default()

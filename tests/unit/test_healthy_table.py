@@ -1,4 +1,4 @@
-"""Test that docs/healthy-loads.md lists each healthy load, and that unproven findings are false alarms."""
+"""docs/healthy-loads.md lists each healthy load, and findings not proven by the counts are false alarms."""
 
 from __future__ import annotations
 

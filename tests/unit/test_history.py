@@ -6,22 +6,24 @@ import json
 import math
 from collections import Counter
 
-from innoscope.daemon.agent.history import METRICS, History, Ring
+from innoscope.daemon.agent.history import METRICS, Ring, ServerHistories
 from innoscope.metrics import registry
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 from innoscope.sampling.model import Trust
-from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 
 HOUR = 3600.0
 
 
 def chunk(start: float, **threads: int) -> Chunk:
-    counts = Counter({Stack(wait, Trust.EXACT, (wait,), ()): count for wait, count in threads.items()})
+    counts = Counter(
+        {ClassifiedStack(wait, Trust.EXACT, (wait,), ()): count for wait, count in threads.items()}
+    )
     return Chunk(start, start + 9, 10, 5.0, counts)
 
 
-def gauge(name: str, value: float, server: str = "a", labels: tuple[str, ...] = ()) -> Series:
-    return Series(registry.default()[name], server, labels, value)
+def gauge(name: str, value: float, server: str = "a", labels: tuple[str, ...] = ()) -> ExportedSeries:
+    return ExportedSeries(registry.default()[name], server, labels, value)
 
 
 def test_rows_fill_missing_columns_and_expire() -> None:
@@ -44,7 +46,7 @@ def test_setting_the_clock_back_removes_future_rows() -> None:
 
 
 def test_threads_are_averages_of_ten_seconds() -> None:
-    history = History(HOUR, clock=lambda: 1000)
+    history = ServerHistories(HOUR, clock=lambda: 1000)
     history.add_profiles("a", [chunk(1000.4, idle=80, row_lock=25), chunk(1010.2, idle=80)])
     rows = history.rows_since("a")
     assert rows["waits"] == {"at": [1000, 1010], "threads": {"idle": [8, 8], "row_lock": [2.5, 0]}}
@@ -53,7 +55,7 @@ def test_threads_are_averages_of_ten_seconds() -> None:
 
 
 def test_gauges_are_those_of_the_charts_by_server() -> None:
-    history = History(HOUR, clock=lambda: 1000)
+    history = ServerHistories(HOUR, clock=lambda: 1000)
     history.add_scrape(
         1000.5,
         [
@@ -69,7 +71,7 @@ def test_gauges_are_those_of_the_charts_by_server() -> None:
 
 def test_an_hour_takes_little_memory_and_ended_servers_none() -> None:
     now = [0.0]
-    history = History(HOUR, clock=lambda: now[0])
+    history = ServerHistories(HOUR, clock=lambda: now[0])
     for step in range(500):
         now[0] = step * 10.0
         waits = {f"class_{number}": 30 for number in range(12)}

@@ -22,7 +22,7 @@ def status(raw: bytes) -> HTTPStatus | None:
     try:
         request_parser.check_line(line)
         request_parser.read(source, needs_host=b"/1.1" in line)
-    except request_parser.Refused as refused:
+    except request_parser.RequestRejected as refused:
         return refused.status
     return None
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,14 @@ def test_a_layer_imports_only_lower_layers(layer: str) -> None:
         assert not against, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(against))}"
 
 
+def test_no_module_imports_itself_indirectly() -> None:
+    """Also follow imports under ``TYPE_CHECKING``."""
+    modules = {name_of(path): path for path in PACKAGE.rglob("*.py")}
+    graph = {name: imported_modules(path) & modules.keys() - {name} for name, path in modules.items()}
+
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
+
+
 def test_architecture_names_the_layers_in_this_order() -> None:
     text = (PACKAGE.parents[1] / "docs/architecture.md").read_text()
 
@@ -64,6 +75,24 @@ def test_local_imports_are_few_and_have_a_reason() -> None:
                     assert "#" in near, f"{path.relative_to(PACKAGE)}:{node.lineno} gives no reason"
 
     assert len(found) <= MOST_LOCAL_IMPORTS
+
+
+def name_of(path: Path) -> str:
+    """Return the name of the module in a file."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Return the names of the modules that a module imports, and of the members that it imports from them."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("innoscope"):
+            members = {f"{node.module}.{alias.name}" for alias in node.names}
+            # ``from package import module`` counts as an import of the module, but not of the package.
+            found |= {name for name in members if file_of(name).exists()} or {node.module}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
 
 
 def file_of(module: str) -> Path:
@@ -102,10 +131,10 @@ def starting(modules: set[str]) -> set[str]:
     return {name for name in modules if calls.search(file_of(name).read_text())}
 
 
-#: For each daemon, the modules that start a program, with the module that the program runs. cli.main imports
-#: only the command that is run.
+#: For each daemon, the modules that start a program, each with the module that the program runs. cli.main
+#: imports only the module of the command that it runs.
 DAEMONS = {
-    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # as root, it starts a sensor
+    "agent": {"innoscope.daemon.agent.child": "innoscope.cli.main"},  # if started as root
     "sensor": {"innoscope.probes.build_cache": "innoscope.probes.bcc_worker"},
 }
 
@@ -152,8 +181,26 @@ def test_agent_imports_nothing_from_the_sensor() -> None:
     assert not {name for name in reached if name.startswith("innoscope.daemon.sensor")}
 
 
+#: Modules that a daemon never uses, and that would increase its resident memory: in the sensor, OpenSSL
+#: (3.5 MB) and the modules for HTTP, SQL and metrics; in the agent, the modules for the sensor's work (1 MB).
+NEVER_USED = {
+    "sensor": {"_hashlib", "_ssl", "http.client", "pymysql", "prometheus_client"},
+    "agent": {"innoscope.memory.reader", "innoscope.probes", "innoscope.sampling.engine"},
+}
+
+
+@pytest.mark.parametrize("process", NEVER_USED)
+def test_daemon_does_not_load_modules_that_it_never_uses(process: str) -> None:
+    code = f"import sys, innoscope.cli.main, innoscope.cli.commands.{process}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+
+    assert f"innoscope.daemon.{process}.main" in loaded
+    assert not loaded & NEVER_USED[process]
+
+
 def test_started_modules_are_not_searched_in_the_current_folder() -> None:
-    """Check for -P, because without it ``python -m`` searches the current folder first."""
+    """Check that ``python -m`` is run with -P, without which it searches the current directory first."""
     started = []
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

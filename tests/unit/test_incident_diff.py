@@ -1,4 +1,4 @@
-"""`diff` shows significant differences between two captures, dumps or recordings, and hides noise."""
+"""`diff` shows significant differences between captures, dumps, recordings or profiles, and hides noise."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from innoscope.cli.main import main
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
-from innoscope.diagnose.evidence import Evidence, Missing
+from innoscope.diagnose.evidence import Evidence, MissingSource
 from innoscope.diagnose.incident import diff_inputs, diff_report, files
 from innoscope.diagnose.incident.diff import Differences, compare
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Snapshot
-from innoscope.sampling.recording import Recorder
+from innoscope.sampling.recording import RecordingWriter
 from innoscope.sampling.render.json import line, profile_line
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 from unit.captures import capture, evidence
@@ -160,11 +160,11 @@ def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path
     for waiting in (0, 40):
         path, snapshots = tmp_path / f"{waiting}.{kind}", series(waiting, 3)
         if kind == "rec":
-            with Recorder(path, interval_s=1) as recorder:
+            with RecordingWriter(path, interval_s=1) as recorder:
                 for snapshot in snapshots:
                     recorder.write(snapshot)
         elif kind == "profile":
-            report = Report(made_target())
+            report = StackReport(made_target())
             for snapshot in snapshots:
                 report.add(snapshot)
             path.write_text(profile_line(report) + "\n")
@@ -186,7 +186,7 @@ def test_dumps_recordings_and_profiles_can_be_compared(kind: str, tmp_path: Path
 def test_control_characters_of_a_forged_dump_are_escaped(as_profile: bool, tmp_path: Path) -> None:
     hostile = frames("poll\x1b[2J", "do_command\u202e")
     snapshot = replace(series(0, 1)[0], threads=tuple(thread(n, hostile, "\x1b]0;x\x07") for n in range(50)))
-    report = Report(made_target())
+    report = StackReport(made_target())
     report.add(snapshot)
     (tmp_path / "a").write_text((profile_line(report) if as_profile else line(snapshot)) + "\n")
     (tmp_path / "b").write_text(line(series(0, 1)[0]) + "\n")
@@ -211,7 +211,7 @@ def test_different_versions_and_kinds_are_compared_partially(tmp_path: Path) -> 
 
 
 def test_finding_that_the_other_side_cannot_have_is_uncertain(tmp_path: Path) -> None:
-    blind = replace(evidence({}, 0), missing={"looks": Missing("denied", "no rights")})
+    blind = replace(evidence({}, 0), missing={"looks": MissingSource("denied", "no rights")})
     found = differences(tmp_path, blind, evidence(STALLED))
     assert [(one.name, one.change) for one in found.findings] == [("row_lock_convoy", "new?")]
     assert any("has no snapshots" in note for note in found.notes)
@@ -242,7 +242,7 @@ def test_command_shows_the_differences_as_text_and_json(
 
 def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:
     draw, path = random.Random(3), tmp_path / "mutant"  # noqa: S311
-    report = Report(made_target())
+    report = StackReport(made_target())
     report.add(series(3, 1)[0])
     for text in (profile_line(report), line(series(3, 1)[0])):
         refused = 0

@@ -1,4 +1,4 @@
-"""A saved capture is loaded unchanged. Any other content of an incident file is rejected quickly."""
+"""A saved capture is loaded unchanged. Damaged and hostile files are rejected, or read within limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.diagnose.incident import codec, diff_inputs, files
 from innoscope.diagnose.incident import text as incident_text
 from innoscope.diagnose.incident.model import Capture
-from unit.captures import capture, drawn
+from innoscope.sampling.snapshot_history import CLIENT
+from unit.captures import capture, drawn, evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ def test_file_is_private_complete_and_never_overwritten(tmp_path: Path) -> None:
             files.check_free(taken)
     with pytest.raises(CannotWrite, match="it already exists"):
         files.save(link, capture())
-    with pytest.raises(CannotWrite, match="no such folder"):
+    with pytest.raises(CannotWrite, match="no such directory"):
         files.check_free(tmp_path / "no" / "file")
     with pytest.raises(CannotWrite):
         files.save(tmp_path / "no" / "file", capture())
@@ -93,6 +94,8 @@ def test_control_characters_are_escaped_and_refused(tmp_path: Path) -> None:
     hostile = capture(status="a\x1b[2Jb\x9bc\u202ed\ud800e\nf")
     files.save(tmp_path / "a", hostile)
     assert files.load(tmp_path / "a").status == "a\\x1b[2Jb\\x9bc\\u202ed\\ud800e\nf"
+    unnamed = evidence({"\x1b[2J": 1}, 1)
+    assert codec.plain(unnamed).snapshots[0].threads == {(CLIENT, "\\x1b[2J"): 1}
     value = codec.encode(capture())
     for text in ("\x1b[2J", "\x07", "\u202e", "\ud800"):
         (tmp_path / "b").write_bytes(packed(value | {"status": text}))
@@ -116,10 +119,16 @@ def test_control_characters_are_escaped_and_refused(tmp_path: Path) -> None:
         (gzip.compress(b"9" * 100_000), "not JSON"),
         (packed({}, innoscope_incident=2), "incident version '2'; this innoscope reads version 1"),
         (packed({}, innoscope_incident=["x" * 999]), "incident version"),
-        (packed(None), "damaged: Capture: unexpected NoneType"),
-        (packed({}), r"damaged: Capture\.taken is missing"),
-        (packed(codec.encode(capture()) | {"variables": {"a": 1}}), "a value: unexpected int"),
-        (packed(codec.encode(capture()) | {"evidence": {}}), r"Evidence\.server is missing"),
+        (packed(None), "damaged: Expected `object`, got `null`"),
+        (packed({}), "damaged: Object missing required field `taken`"),
+        (
+            packed(codec.encode(capture()) | {"variables": {"a": 1}}),
+            r"variables\[\.\.\.\]: Expected `str`",
+        ),
+        (
+            packed(codec.encode(capture()) | {"evidence": {}}),
+            "evidence: Object missing .* field `server`",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )

@@ -1,4 +1,4 @@
-"""A layout of the catalog is used only if the build confirms it. This process acts as the server."""
+"""A layout in the catalog is used only if the build confirms it. This process acts as the server."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from innoscope.common.errors import BadFile
 from innoscope.common.schema import convert
 from innoscope.memory import catalog, known_layouts
 from innoscope.memory import layout as layouts
-from innoscope.memory.known_layouts import Check, Elements, KnownLayout, Members
-from innoscope.memory.layout import Layout
-from innoscope.memory.plan import PlannedValue, Term
-from innoscope.memory.tables import Status
+from innoscope.memory.known_layouts import Elements, KnownLayout, LayoutCheck, MemberGroup
+from innoscope.memory.layout import MemoryLayout
+from innoscope.memory.numbers import Term
+from innoscope.memory.plan import PlannedValue
+from innoscope.memory.tables import StatusVariable
 from unit.snapshots import target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.memory.known_layouts import Verdict
+    from innoscope.memory.known_layouts import LayoutVerdict
 
 KNOWN = KnownLayout(
     machine="x86_64",
@@ -33,9 +34,9 @@ KNOWN = KnownLayout(
     numbers=("instances",),
     elements={"pools": Elements(stride=0x4C0, code="total")},
     members=(
-        Members(code="total", of={"pools[*].free": (0, 0x318), "pools[*].used": (0, 0x3A8)}),
-        Members(code="export", of={"stats.reads": (0x1A0,)}),
-        Members(code="export", of={"stats.waits": (0x40,)}, kind="signed"),
+        MemberGroup(code="total", of={"pools[*].free": (0, 0x318), "pools[*].used": (0, 0x3A8)}),
+        MemberGroup(code="export", of={"stats.reads": (0x1A0,)}),
+        MemberGroup(code="export", of={"stats.waits": (0x40,)}, kind="signed"),
     ),
 )
 SIZES = {"pools": 8, "stats": 600, "instances": 8}
@@ -48,12 +49,12 @@ def _code(numbers: tuple[int, ...]) -> ctypes.Array[ctypes.c_char]:
 
 def _described(
     total: tuple[int, ...] = TOTAL, export: tuple[int, ...] = EXPORT, sizes: Mapping[str, int] = SIZES
-) -> Layout:
+) -> MemoryLayout:
     code = {"total": _code(total), "export": _code(export)}
     symbols = {name: Symbol(4096, size) for name, size in sizes.items()}
     symbols |= {name: Symbol(ctypes.addressof(one), len(one)) for name, one in code.items()}
     return known_layouts.describe(
-        KNOWN, os.getpid(), Layout(symbols, "dynsym", {}, {}, described=False), dict
+        KNOWN, os.getpid(), MemoryLayout(symbols, "dynsym", {}, {}, described=False), dict
     )
 
 
@@ -83,13 +84,15 @@ def test_instructions_confirm_small_offsets(code: str, confirmed: bool) -> None:
     known = KnownLayout(
         machine="x86_64",
         sizes={"array": 8},
-        members=(Members(code="release", instructions=("48 ff 4f 78 c3",), of={"array.used": (0, 0x78)}),),
+        members=(
+            MemberGroup(code="release", instructions=("48 ff 4f 78 c3",), of={"array.used": (0, 0x78)}),
+        ),
     )
     release = ctypes.create_string_buffer(bytes.fromhex(code))
     symbols = {"array": Symbol(4096, 8), "release": Symbol(ctypes.addressof(release), len(release))}
 
     found = known_layouts.describe(
-        known, os.getpid(), Layout(symbols, "dynsym", {}, {}, described=False), dict
+        known, os.getpid(), MemoryLayout(symbols, "dynsym", {}, {}, described=False), dict
     )
 
     assert ("array.used" in found.members) == confirmed
@@ -102,14 +105,14 @@ def test_elements_of_a_vector_inside_a_structure_are_located() -> None:
         sizes={"array": 8},
         elements={"array.slots.first": Elements(stride=0x108, code="reserve")},
         members=(
-            Members(code="reserve", of={"array.used": (0, 0x80)}),
-            Members(code="reserve", of={"array.slots.last": (0, 0x50)}, kind="pointer"),
-            Members(code="reserve", of={"array.slots.first[*].reserved": (0, 0x48, 2)}, size=1),
+            MemberGroup(code="reserve", of={"array.used": (0, 0x80)}),
+            MemberGroup(code="reserve", of={"array.slots.last": (0, 0x50)}, kind="pointer"),
+            MemberGroup(code="reserve", of={"array.slots.first[*].reserved": (0, 0x48, 2)}, size=1),
         ),
     )
     reserve = _code((0x108, 0x80))
     symbols = {"array": Symbol(4096, 8), "reserve": Symbol(ctypes.addressof(reserve), len(reserve))}
-    layout = Layout(symbols, "dynsym", {}, {}, described=False)
+    layout = MemoryLayout(symbols, "dynsym", {}, {}, described=False)
 
     assert known_layouts.describe(known, os.getpid(), layout, dict).members == {
         "array.used": Member((0, 0x80), 8, "unsigned"),
@@ -123,7 +126,7 @@ def test_small_offsets_without_instructions_are_refused() -> None:
         KnownLayout(
             machine="x86_64",
             sizes={"array": 8},
-            members=(Members(code="release", of={"array.used": (0, 0x78)}),),
+            members=(MemberGroup(code="release", of={"array.used": (0, 0x78)}),),
         )
 
 
@@ -142,28 +145,46 @@ def test_function_without_a_symbol_confirms_nothing() -> None:
     symbols = {name: Symbol(4096, size) for name, size in SIZES.items()}
 
     found = known_layouts.describe(
-        KNOWN, os.getpid(), Layout(symbols, "dynsym", {}, {}, described=False), dict
+        KNOWN, os.getpid(), MemoryLayout(symbols, "dynsym", {}, {}, described=False), dict
     )
 
     assert set(found.members) == {"instances"}
     assert "no symbol export" in found.missing["stats.reads"]
 
 
+@pytest.mark.parametrize(
+    ("export", "reason"),
+    [
+        (Symbol(4096, 65_537), "export has 65,537 bytes, and only 1 to 65,536 are read"),
+        (Symbol(4096, 0), "export has 0 bytes, and only 1 to 65,536 are read"),
+        (Symbol(16, 32), "cannot read the code of export"),
+    ],
+)
+def test_function_that_cannot_be_read_is_not_reported_as_missing(export: Symbol, reason: str) -> None:
+    symbols = {name: Symbol(4096, size) for name, size in SIZES.items()} | {"export": export}
+
+    found = known_layouts.describe(
+        KNOWN, os.getpid(), MemoryLayout(symbols, "dynsym", {}, {}, described=False), dict
+    )
+
+    assert found.missing["stats.reads"] == f"the layout of stats cannot be confirmed: {reason}"
+
+
 ANCHORED = KnownLayout(
     machine="x86_64",
     anchors={"pool": {"Innodb_pages_read": 0x100, "Innodb_pages_written": 0x108}},
     witnesses={"data": "pool.bytes"},
-    members=(Members(of={"pool.used": (0x228,), "pool.bytes": (0x148,)}),),
+    members=(MemberGroup(of={"pool.used": (0x228,), "pool.bytes": (0x148,)}),),
 )
 
 
 @pytest.mark.parametrize(("written", "base"), [(0x7108, 0x7000), (0x7110, None)])
 def test_anchors_have_to_agree_on_the_address(written: int, base: int | None) -> None:
     table = {
-        name: Status(name, address, "uint64", live=True)
+        name: StatusVariable(name, address, "uint64", live=True)
         for name, address in {"Innodb_pages_read": 0x7100, "Innodb_pages_written": written}.items()
     }
-    empty = Layout({}, "dynsym", {}, {}, described=False)
+    empty = MemoryLayout({}, "dynsym", {}, {}, described=False)
 
     found = known_layouts.describe(ANCHORED, os.getpid(), empty, lambda: table)
 
@@ -199,8 +220,8 @@ def test_values_are_withheld_until_a_check_holds() -> None:
         for name, root in (("used", "pool"), ("free", "pool"), ("waits", "stats"))
     ]
     checks = [
-        Check("used <= free", ("used", "free"), _at_most),
-        Check("used <= gone", ("used", "gone"), _at_most),
+        LayoutCheck("used <= free", ("used", "free"), _at_most),
+        LayoutCheck("used <= gone", ("used", "gone"), _at_most),
     ]
 
     withheld, pending = known_layouts.run_checks(checks, readings, {"used": 2, "free": 1, "waits": 3})
@@ -215,7 +236,7 @@ def test_values_are_withheld_until_a_check_holds() -> None:
     assert known_layouts.run_checks(pending, readings, {"used": 1, "free": 1}) == ({}, ())
 
 
-def _at_most(values: Mapping[str, float]) -> Verdict:
+def _at_most(values: Mapping[str, float]) -> LayoutVerdict:
     lower, upper = values["used"], values["free"]
     return "holds" if lower <= upper else "fails"
 
@@ -289,4 +310,4 @@ def test_layouts_that_cannot_be_confirmed_are_refused(change: dict[str, Any], me
     data["layouts"] = [data["layouts"][0] | change]
 
     with pytest.raises(BadFile, match=message):
-        convert(data, known_layouts.File, Path("layouts.yaml"), lambda _: None)
+        convert(data, known_layouts.LayoutsFile, Path("layouts.yaml"), lambda _: None)

@@ -73,7 +73,7 @@ STACKS = {
         "trx_erase_from_serialisation_list_low",
         "trx_release_impl_and_expl_locks",
     ): "the order of commits",
-    # sub_select and do_select end like the name of a system call, but do not belong to a lock.
+    # The names sub_select and do_select end in "select", but these functions are not the system call.
     (
         "sched_yield",
         "rw_lock_s_lock_spin",

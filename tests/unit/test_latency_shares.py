@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from innoscope.probes.latency.shares import Statement, analyze, by_digest, quantile
+from innoscope.probes.latency.shares import StatementLatency, analyze, by_digest, quantile
 
 MS = 1_000_000
 
 
-def statement(digest: str = "a", **times: float) -> Statement:
+def statement(digest: str = "a", **times: float) -> StatementLatency:
     parts = {wait: round(time * MS) for wait, time in times.items()}
-    return Statement(digest, sum(parts.values()), parts)
+    return StatementLatency(digest, sum(parts.values()), parts)
 
 
 def test_quantiles_are_nearest_ranks() -> None:
@@ -71,7 +71,7 @@ def test_equal_latencies_have_no_variance_and_no_excess() -> None:
     made = analyze([statement(on_cpu=1, runnable=1)] * 3)
     assert made.excess == 0
     assert {(share.mean, share.variance, share.excess) for share in made.shares} == {(0.5, None, None)}
-    assert analyze([Statement("a", 0, {})]).shares == ()
+    assert analyze([StatementLatency("a", 0, {})]).shares == ()
 
 
 def test_the_digest_with_most_of_the_slowest_statements_comes_first() -> None:

@@ -1,4 +1,4 @@
-"""Test the parts of a latency profile that need no server: its text, its JSON, and its refusals."""
+"""Test the parts of a latency profile that need no server, such as its text, its JSON and its refusals."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from innoscope.probes.latency import document, text
 from innoscope.probes.latency.model import NO_STACK, LatencyResult
 from innoscope.probes.latency.run import affordable_stacks, choose_every, refusal
 from innoscope.probes.latency.sampler import Digests, times
-from innoscope.probes.latency.shares import Stack, Statement
-from innoscope.probes.trace.costs import Cost
+from innoscope.probes.latency.shares import BlockedStack, StatementLatency
+from innoscope.probes.trace.model import Cost
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ COST = Cost(call_s=10e-6, stack_s=20e-6, cpus=2)
 TEXTS = {"d1": "UPDATE `t1` SET `b` = ?", "d2": "SELECT ?", "(Ping)": "(Ping)"}
 
 
-def statement(digest: str, **times: float) -> Statement:
+def statement(digest: str, **times: float) -> StatementLatency:
     parts = {wait: round(time * MS) for wait, time in times.items()}
-    return Statement(digest, sum(parts.values()), parts)
+    return StatementLatency(digest, sum(parts.values()), parts)
 
 
-def seen(*statements: Statement, **changes: Any) -> LatencyResult:
+def seen(*statements: StatementLatency, **changes: Any) -> LatencyResult:
     made = LatencyResult(
         COST, seconds=10.0, probed_s=10.5, every=2, total=2 * len(statements), hits=2_100, stacks=300
     )
@@ -103,7 +103,7 @@ def test_notes_state_what_is_missing() -> None:
     lines = shown(seen(*MIX, unfinished=1, lost=1))
     assert lines[2:4] == [
         "note: 1 sampled statement had not ended, and is not included",
-        "note: 1 record was lost: the ring buffer was full",
+        "note: 1 record was lost: a buffer or a map was full",
     ]
     lines = shown(seen())
     assert lines[-1].startswith("note: no sampled statement ended")
@@ -111,11 +111,11 @@ def test_notes_state_what_is_missing() -> None:
 
 def test_the_stacks_of_slow_statements_are_shown_on_request() -> None:
     lock, write = (
-        Stack("row_lock", ("lock_wait", "row_upd_step")),
-        Stack("redo_write_wait", ("log_write_up_to",)),
+        BlockedStack("row_lock", ("pthread_cond_wait", "lock_wait", "row_upd_step")),
+        BlockedStack("redo_write_wait", ("log_write_up_to",)),
     )
-    fast = Statement("d2", 2 * MS, {"redo_write_wait": 2 * MS}, {write: 2 * MS})
-    slow = Statement("d1", 80 * MS, {"row_lock": 80 * MS}, {lock: 60 * MS, write: 20 * MS})
+    fast = StatementLatency("d2", 2 * MS, {"redo_write_wait": 2 * MS}, {write: 2 * MS})
+    slow = StatementLatency("d1", 80 * MS, {"row_lock": 80 * MS}, {lock: 60 * MS, write: 20 * MS})
     made = seen(*[fast] * 98, slow, slow)
     assert not any("lock_wait" in line for line in shown(made))
     lines = list(text.lines(made, target(), stacks=True))
@@ -124,8 +124,11 @@ def test_the_stacks_of_slow_statements_are_shown_on_request() -> None:
         ["20.000", "redo", "write", "wait", "log_write_up_to"],
     ]
     assert list(text.lines(made, target(), 1, stacks=True))[-1] == "… 1 more stack"
+    lines = list(text.lines(made, target(), stacks=True, full=True))
+    assert lines[-2].split()[-1] == "pthread_cond_wait,lock_wait,row_upd_step"
     found = json.loads(document.line(made, target()))["stacks"]
-    assert found[0] == {"wait": "row_lock", "ns": 60 * MS, "functions": ["lock_wait", "row_upd_step"]}
+    functions = ["pthread_cond_wait", "lock_wait", "row_upd_step"]
+    assert found[0] == {"wait": "row_lock", "ns": 60 * MS, "functions": functions}
 
 
 def test_equal_statements_have_no_excess() -> None:
@@ -152,7 +155,7 @@ def test_the_document_has_all_shares() -> None:
 
 @dataclass
 class Taken:
-    """The times of a sampled statement."""
+    """A stand-in for ``_native.SampledStatement`` that has only its times."""
 
     began: int
     ended: int
@@ -161,7 +164,11 @@ class Taken:
 
 
 def test_the_times_of_a_statement_add_up_to_its_duration() -> None:
-    stacks = {Stack("row_lock", ("a",)): 30, Stack("row_lock", ("b",)): 10, Stack(NO_STACK, ()): 5}
+    stacks = {
+        BlockedStack("row_lock", ("a",)): 30,
+        BlockedStack("row_lock", ("b",)): 10,
+        BlockedStack(NO_STACK, ()): 5,
+    }
     taken = cast("SampledStatement", Taken(began=100, ended=200, blocked_ns=45, runnable_ns=15))
     assert times(taken, stacks) == {"on_cpu": 40, "runnable": 15, "row_lock": 40, NO_STACK: 5}
     taken = cast("SampledStatement", Taken(began=100, ended=150, blocked_ns=45, runnable_ns=15))
@@ -172,7 +179,7 @@ def test_the_times_of_a_statement_add_up_to_its_duration() -> None:
 
 @dataclass
 class Command:
-    """The attributes of a sampled statement that determine its digest."""
+    """A stand-in for ``_native.SampledStatement``, without its thread id and waits."""
 
     command: int = 23
     digest: tuple[str, str] | None = None

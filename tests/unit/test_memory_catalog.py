@@ -1,4 +1,4 @@
-"""The installed memory.yaml is valid, and invalid ones are rejected."""
+"""The installed memory.yaml is valid, and invalid catalogs are rejected."""
 
 from __future__ import annotations
 
@@ -111,4 +111,4 @@ def test_invalid_catalog_is_named(data: Any, change: Callable[[Any], None], prob
 
     pattern = problem.replace("[", r"\[").replace("]", r"\]")
     with pytest.raises(BadFile, match=f"memory.yaml: .*{pattern}"):
-        convert(broken, catalog.Catalog, "memory.yaml")
+        convert(broken, catalog.MemoryCatalog, "memory.yaml")

@@ -15,8 +15,11 @@ from innoscope.common.cache import Cache
 from innoscope.common.errors import NoSuchProcess
 from innoscope.memory import layout, numbers
 from innoscope.memory.layout import Debug
-from innoscope.memory.plan import Plan, PlannedValue, Term
+from innoscope.memory.numbers import Term
+from innoscope.memory.plan import MemoryPlan, PlannedValue
 from innoscope.memory.reader import MemoryReader, value_of
+from innoscope.target.symbols import packs
+from innoscope.target.symbols.packs import PackLayout
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ class Native:
         return self.answer
 
 
-def _learn(folder: Path, paths: list[str] = PATHS, server: Target = TARGET) -> layout.Layout:
+def _learn(folder: Path, paths: list[str] = PATHS, server: Target = TARGET) -> layout.MemoryLayout:
     return layout.learn(server, ["pool"], paths, Debug(), Cache("layouts", 4, folder))
 
 
@@ -94,6 +97,29 @@ def test_missing_debug_information_is_not_cached(tmp_path: Path, monkeypatch: py
     assert not _learn(tmp_path).described
     native.answer = MEMBERS
     assert _learn(tmp_path).described
+
+
+@pytest.mark.parametrize(
+    ("pack", "described", "missing"),
+    [
+        (PackLayout({}, {}, {}), False, {}),  # made from a file without debug information
+        (PackLayout(FOUND, {}, {}), True, {"pool.gone": layout._NOT_IN_PACK}),
+        (PackLayout(FOUND, MISSING, {}), True, MISSING),
+    ],
+)
+def test_reasons_why_a_pack_lacks_members(
+    pack: PackLayout,
+    described: bool,
+    missing: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Native(monkeypatch, None)
+    monkeypatch.setattr(packs, "layout", lambda _: pack)
+
+    found = _learn(tmp_path)
+
+    assert (found.described, found.from_pack, found.missing) == (described, described, missing)
 
 
 def test_members_of_missing_symbols_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +162,7 @@ def test_numbers_are_read_through_pointers_and_summed() -> None:
 
 
 def test_lsn_is_the_sequence_number_with_the_headers_of_its_blocks() -> None:
-    """Use log_translate_sn_to_lsn: 496 of 512 bytes of a block are payload, which starts at byte 12."""
+    """Convert as log_translate_sn_to_lsn does: a block of 512 bytes has a payload of 496, from byte 12 on."""
     term = Term(0, Member((0,), 8, "unsigned"))
     planned = PlannedValue("redo_written_bytes", (term,), None, (0, 63), None, "", settled=False, unit="sn")
 
@@ -147,7 +173,7 @@ def test_lsn_is_the_sequence_number_with_the_headers_of_its_blocks() -> None:
 
 
 def test_lsn_is_the_base_and_the_offset_without_its_flags() -> None:
-    """Use log_t::get_lsn of MariaDB 10.11.18: bit 33 and above are flags and a counter."""
+    """Compute as log_t::get_lsn of MariaDB 10.11.18 does: bit 33 is a flag, higher bits are a counter."""
     base, offset = (Term(0, Member((0,), 8, "unsigned")) for _ in range(2))
     planned = PlannedValue(
         "redo_written_bytes", (base,), None, None, None, "", settled=False, plus=(offset, (0, 33))
@@ -238,7 +264,7 @@ def test_one_is_subtracted_without_a_reserve(
 def _reader(value: PlannedValue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MemoryReader:
     """Return a reader of one value in this process."""
     reader = MemoryReader(TARGET, cache=tmp_path)
-    monkeypatch.setattr(reader, "_planned", lambda: Plan((value,), ()))
+    monkeypatch.setattr(reader, "_planned", lambda: MemoryPlan((value,), ()))
     monkeypatch.setattr("innoscope.memory.reader.still_same", lambda target, proc: True)
     return reader
 

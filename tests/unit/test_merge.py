@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.metrics import families, registry
 from innoscope.metrics.counters import Life
-from innoscope.metrics.merge import Merger, Series, ServerOutcomes, about, failure
+from innoscope.metrics.merge import ExportedSeries, Merger, ServerOutcomes, about, failure
 
 LIFE = Life("a", "b")
 
@@ -67,6 +68,65 @@ def test_number_of_label_values_is_limited() -> None:
     assert merger.dropped == 20
 
 
+def test_names_of_a_hostile_server_do_not_fill_memory() -> None:
+    merger = Merger(registry.default())
+    tracemalloc.start()
+    try:
+        for run in range(50):
+            names = [f"{run}-{number}-" + "x" * 50_000 for number in range(16)]
+            merged(
+                outcome("state", *(Sample("replication_lag_seconds", 1, (name,)) for name in names)),
+                merger=merger,
+            )
+        del names
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert merger.dropped == 50 * 16 - 8
+    assert kept < 1_000_000
+
+
+def test_labels_that_are_equal_once_printable_are_one_series() -> None:
+    lag = [Sample("replication_lag_seconds", 1, (name,)) for name in ("a\x1b", r"a\x1b")]
+
+    assert list(merged(outcome("state", *lag))) == [("replication_lag_seconds", (r"a\x1b",))]
+
+
+def test_values_not_seen_for_an_hour_make_room_for_new_ones() -> None:
+    now = 0.0
+    merger = Merger(registry.default(), clock=lambda: now)
+
+    def exported(*names: str) -> set[str]:
+        lag = (Sample("replication_lag_seconds", 1, (name,)) for name in names)
+        return {labels[0] for _, labels in merged(outcome("state", *lag), merger=merger)}
+
+    old = [f"old{number}" for number in range(8)]
+    assert exported(*old) == set(old)
+    now = 1800.0
+    assert exported("old0", "new") == {"old0"}
+    now = 3600.0
+    assert exported("new", "old0", "newer") == {"new", "old0", "newer"}
+    assert merger.dropped == 1
+
+
+def test_a_counter_of_a_forgotten_value_starts_again_at_its_source() -> None:
+    now = 0.0
+    merger = Merger(registry.default(), clock=lambda: now)
+
+    def exported(value: int, *sites: str) -> dict[str, object]:
+        waits = (Sample("latch_spin_waits", value, (site,)) for site in sites)
+        return {labels[0]: n for (_, labels), n in merged(outcome("probes", *waits), merger=merger).items()}
+
+    sites = [f"a.c:{number}" for number in range(40)]
+    exported(9, *sites)
+    assert exported(5, "a.c:1") == {"a.c:1": 9}
+    now = 3600.0
+    exported(1, *(f"b.c:{number}" for number in range(40)))
+    now = 7200.0
+    assert exported(6, "a.c:1") == {"a.c:1": 6}
+
+
 def test_failed_outcome_has_its_reason() -> None:
     denied = outcome("sql", reason="denied: access denied for ann: yes")
 
@@ -88,13 +148,13 @@ def test_buckets_are_cumulative_with_fixed_bounds() -> None:
     assert families.buckets(Histogram((5,), 1))[0] == ("1.6384e-05", 5)
 
 
-def every_series() -> list[Series]:
+def every_series() -> list[ExportedSeries]:
     """Return one series of each metric."""
     found = []
     for metric in registry.default():
         labels = tuple(label.values[0] if label.values else 'quote " and \\ and ü' for label in metric.labels)
         value = Histogram((0,) * 20 + (3,), 99) if metric.kind == "histogram" else 2
-        found.append(Series(metric, "" if metric.own else "main", labels, value))
+        found.append(ExportedSeries(metric, "" if metric.own else "main", labels, value))
     return found
 
 

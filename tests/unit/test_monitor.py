@@ -13,9 +13,9 @@ from innoscope.metrics.collectors.sql_plan import Answers
 GOLDEN = Path(__file__).parents[1] / "golden" / "monitor"
 SERVERS = sorted(path.stem for path in GOLDEN.glob("*.txt"))
 
-#: Values read manually from the text: made young, not young, pages of the hash index, pending AIO (reads,
-#: writes, change buffer, redo), LSN, flushed up to, last checkpoint, pages flushed up to, change buffer
-#: merges, size of the change buffer, history list.
+#: Values read manually from the text: made young, not young, pages of the adaptive hash index, pending AIO
+#: (reads, writes, change buffer, redo), LSN, flushed up to, last checkpoint, pages flushed up to, change
+#: buffer merges, size of the change buffer, history list.
 SEEN: dict[str, tuple[int | None, ...]] = {
     "mysql-5.5.9": (0, 0, 0, 0, 0, 0, 0, 1595675, 1595675, 1595675, None, 0, 1, 0),
     "mysql-5.6.24": (0, 0, 0, 0, 0, 0, 0, 1643552, 0, 1643542, 1643542, 0, 1, 5),
@@ -117,7 +117,7 @@ def test_pages_of_all_parts_of_the_hash_index_are_added_up() -> None:
         "---\nLOG\n---",
         "---\nSOMETHING NEW\n---\nLog sequence number 5\n",
         "---\nLOG\n---\nLog sequence number none\n",
-        "---\nLOG\n---\n   Log sequence number 5\n",  # for example, a line of a query
+        "---\nLOG\n---\n   Log sequence number 5\n",  # an indented line may belong to a query
     ],
 )
 def test_missing_value_is_none(text: str) -> None:

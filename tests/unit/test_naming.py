@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.target import endpoints
+from innoscope.target import choice, endpoints
 from innoscope.target.data_directory import DataDirectory
 from innoscope.target.proc import ProcFs
 from unit.snapshots import target
@@ -25,10 +25,6 @@ HOME, OTHER = DataDirectory(1, 100, 27), DataDirectory(1, 200, 27)
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcFs:
-    for pid in (1, 2, 3, 4):
-        option = {3: b"--port=3399\0", 4: b"--port=\xff\x1b[2J\0"}.get(pid, b"")
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "cmdline").write_bytes(b"mysqld\0" + option)
     return ProcFs(tmp_path)
 
 
@@ -42,15 +38,17 @@ def test_the_port_is_the_name(proc: ProcFs) -> None:
 
 
 def test_a_configured_name_overrides_the_port(proc: ProcFs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoints, "listens", lambda _proc, one: one.socket == "/run/b.sock")
+    monkeypatch.setattr(choice, "reaches", lambda *_: True)
     names = ServerNames({"1": "shop", "/run/b.sock": "audit"}, proc)
+    other = target(pid=2, socket="/run/b.sock", datadir="/b")
+    names.try_sockets(other)
 
     assert names.give(target(pid=1), ()) == "shop"
-    assert names.give(target(pid=2, socket="/run/b.sock", datadir="/b"), {"shop"}) == "audit"
+    assert names.give(other, {"shop"}) == "audit"
 
 
 def test_two_running_servers_never_share_a_name(proc: ProcFs) -> None:
-    """Name two servers that both listen on 3306, each in the network of its own container."""
+    """Name servers that all listen on port 3306, each in the network namespace of its own container."""
     names = ServerNames({}, proc)
     first = names.give(target(pid=1, container="a"), ())
     second = names.give(target(pid=2, container="b", socket="/b.sock"), {first})
@@ -132,27 +130,32 @@ def test_a_server_with_the_same_port_option_does_not_inherit_the_name(proc: Proc
     names = ServerNames({}, proc)
     assert names.give(target(pid=1, port=3399), (), HOME) == "3399"
 
-    assert names.give(silent(3), (), OTHER) == "/var/lib/mysql", "its --port is another server's name"
-    assert names.give(silent(3), ()) == "/var/lib/mysql"
+    assert names.give(silent(3), (), OTHER, 3399) == "/var/lib/mysql", "its --port is another server's name"
+    assert names.give(silent(3), (), None, 3399) == "/var/lib/mysql"
     assert names.give(silent(2), (), HOME) == "3399"
     assert names.give(target(pid=3, port=3399), (), OTHER) == "3399", "it listens on that port"
 
 
-def test_a_server_with_the_same_socket_option_does_not_inherit_the_name(proc: ProcFs) -> None:
+def test_a_server_with_the_same_socket_option_does_not_inherit_the_name(
+    proc: ProcFs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "reaches", lambda *_: None)
     names = ServerNames({"/run/a.sock": "shop"}, proc)
-    assert names.give(target(pid=1, port=None, socket="/run/a.sock"), (), HOME) == "shop"
+    first, second = (target(pid=pid, port=None, socket="/run/a.sock") for pid in (1, 2))
+    for one in (first, second):
+        names.try_sockets(one)
+    assert names.give(first, (), HOME) == "shop"
 
-    assert names.give(target(pid=2, port=None, socket="/run/a.sock"), (), OTHER) == "/run/a.sock"
-    assert names.give(target(pid=2, port=None, socket="/run/a.sock"), (), HOME) == "shop"
+    assert names.give(second, (), OTHER) == "/run/a.sock"
+    assert names.give(second, (), HOME) == "shop"
 
 
 def test_a_server_that_does_not_listen_yet_is_named_after_its_port_option(proc: ProcFs) -> None:
-    assert ServerNames({}, proc).give(silent(3), ()) == "3399"
+    assert ServerNames({}, proc).give(silent(3), (), None, 3399) == "3399"
 
 
-def test_an_invalid_port_option_is_ignored(proc: ProcFs) -> None:
-    assert ServerNames({}, proc).give(silent(4), ()) == "/var/lib/mysql"
-    for text in ("0", "65536", "٣٣٠٦", "3306 ", "-1", "9" * 5000, ""):
+def test_an_invalid_port_option_is_ignored() -> None:
+    for text in ("0", "65536", "٣٣٠٦", "3306 ", "-1", "9" * 5000, "", "\udcff\x1b[2J"):
         assert endpoints.option_port(["mysqld", f"--port={text}"]) is None
     assert endpoints.option_port(["mysqld", "-P", "65535"]) == 65535
 

@@ -6,9 +6,9 @@ import zlib
 
 import pytest
 
-from innoscope.probes.object_file import Compiled, Shape
+from innoscope.probes.object_file import Compiled, MapShape
 
-COMPILED = Compiled({"one": bytes(range(16)), "two": b""}, (Shape("counters", 6, 4, 8, 97, 0),))
+COMPILED = Compiled({"one": bytes(range(16)), "two": b""}, (MapShape("counters", 6, 4, 8, 97, 0),))
 
 
 def test_packed_programs_and_maps_can_be_unpacked() -> None:

@@ -1,9 +1,10 @@
-"""All output is written by ``console``; all JSON of untrusted text is encoded by ``sanitize``."""
+"""All output passes through ``sanitize``: on terminals, in logs, in HTTP responses and in files."""
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,14 @@ import click
 import pytest
 
 from innoscope.cli import main
+from innoscope.cli.parameters import completes
 from innoscope.common import console
+from innoscope.daemon.http.server import plain, plain_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from innoscope.daemon.http.server import Response
 
 PACKAGE = Path(__file__).parents[2] / "agent" / "innoscope"
 
@@ -33,6 +38,76 @@ ALLOWED = {
     "probes/bcc_worker.py": "a child process whose standard error is JSON for its parent",
     "cli/main.py": "redirects the streams to /dev/null after a broken pipe",
 }
+
+
+#: Functions and methods that write files or send text elsewhere, by kind of destination.
+WRITES = {
+    "file": frozenset({"write_text", "write_bytes", "dump"}),
+    "log": frozenset({"StreamHandler", "FileHandler", "SysLogHandler", "WatchedFileHandler", "lastResort"}),
+    "completion": frozenset({"CompletionItem"}),
+    "response": frozenset({"Response"}),
+    "bytes": frozenset({"raw"}),
+}
+OPENERS = frozenset({"open", "fdopen", "NamedTemporaryFile", "TemporaryFile"})
+
+#: Modules that write unsanitized bytes or text to a destination, with the reason why that is safe.
+WRITERS = {
+    ("cli/commands/history.py", "bytes"): "history_text.flame_graph sanitizes names",
+    ("cli/commands/trace.py", "bytes"): "render.encode sanitizes names",
+    ("cli/main.py", "file"): "/dev/null",
+    ("cli/parameters.py", "completion"): "sanitizes words and descriptions",
+    ("cli/report_options.py", "bytes"): "render.pprof sanitizes names",
+    ("common/cache.py", "file"): "bytes that only Innoscope reads, with a checksum",
+    ("common/logs.py", "log"): "Structured sanitizes records",
+    ("daemon/agent/incidents.py", "file"): "sanitize.dumps",
+    ("daemon/agent/incidents.py", "response"): "an incident file, which its writer sanitizes",
+    ("daemon/agent/page.py", "response"): "sanitize.block",
+    ("daemon/agent/routes.py", "response"): "metrics.families sanitizes labels",
+    ("daemon/agent/stack_history.py", "response"): "render.encode sanitizes names",
+    ("daemon/fleet/incidents.py", "file"): "an incident file, which is checked when it is read",
+    ("daemon/http/answers.py", "response"): "sanitize.dumps",
+    ("daemon/http/page_files.py", "response"): "files of Innoscope",
+    ("daemon/http/runbooks.py", "response"): "files of Innoscope",
+    ("daemon/http/server.py", "response"): "plain_lines sanitizes lines",
+    ("diagnose/incident/files.py", "file"): "codec sanitizes strings",
+    ("probes/bcc_worker.py", "file"): "a pipe to its parent",
+    ("sampling/recording.py", "file"): "sanitize.json_text",
+    ("sampling/render/sink.py", "bytes"): "its callers are listed here",
+    ("sampling/render/sink.py", "file"): "sanitizes lines",
+    ("sampling/sessions/store.py", "file"): "a lock file, and a cursor: JSON in ASCII",
+    ("target/symbols/debuginfod.py", "file"): "debug information, which only Innoscope reads",
+    ("toggles/backends/memory.py", "file"): "the server's memory",
+    ("toggles/expiry_main.py", "file"): "a pid and /dev/null",
+    ("toggles/facts.py", "file"): "the server's memory",
+    ("toggles/journal.py", "file"): "journal_format encodes JSON in ASCII",
+    ("toggles/lock.py", "file"): "an empty file",
+    ("toggles/status_file.py", "file"): "sanitize.dumps",
+}
+
+
+def writes(tree: ast.AST) -> set[str]:
+    """Return the kinds of destinations that a module writes to directly."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        found |= {kind for kind, names in WRITES.items() if name in names}
+        if (name in OPENERS and _opens_for_writing(node)) or ast.unparse(node.func) == "os.write":
+            found.add("file")
+    return found
+
+
+def _opens_for_writing(call: ast.Call) -> bool:
+    """Return whether a call opens a file for writing, with a mode or with flags of ``os.open``."""
+    for argument in (*call.args, *(one.value for one in call.keywords if one.arg in ("mode", "flags"))):
+        if isinstance(argument, ast.Constant) and re.fullmatch(
+            "[rwaxbt+]*[wax+][rwaxbt+]*", str(argument.value)
+        ):
+            return True
+        if re.search(r"\bO_(WRONLY|RDWR)\b", ast.unparse(argument)):
+            return True
+    return False
 
 
 def outputs(tree: ast.AST) -> Iterator[str]:
@@ -77,8 +152,55 @@ def test_the_check_finds_each_kind_of_output(text: str) -> None:
     assert list(outputs(ast.parse(text)))
 
 
+def test_modules_that_write_text_elsewhere_are_known() -> None:
+    """Fail if another module writes text: it must sanitize untrusted text, or call a function that does."""
+    found = {
+        (module, kind) for module in modules() for kind in writes(ast.parse((PACKAGE / module).read_text()))
+    }
+
+    assert found == WRITERS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("path.write_text(name)", "file"), ("path.write_bytes(b'')", "file"), ("open(path, 'w')", "file"),
+        ("path.open('ab')", "file"), ("open(path, mode='r+')", "file"), ("os.write(1, b'')", "file"),
+        ("os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT), 'wb')", "file"), ("json.dump(value, f)", "file"),
+        ("tempfile.NamedTemporaryFile('wb')", "file"), ("logging.StreamHandler()", "log"),
+        ("handlers.SysLogHandler()", "log"), ("CompletionItem(word)", "completion"),
+        ("Response(b'')", "response"), ("server.Response(b'')", "response"), ("console.raw(b'')", "bytes"),
+    ],
+)  # fmt: skip
+def test_the_check_finds_each_kind_of_write(text: str, kind: str) -> None:
+    assert writes(ast.parse(text)) == {kind}
+
+
+def test_reading_files_is_not_writing() -> None:
+    assert not writes(ast.parse("open(path); path.open('rb'); open(path, encoding='ascii')"))
+
+
+@pytest.mark.parametrize("made", [plain, lambda text: plain_lines(["head", text])])
+def test_plain_responses_are_sanitized(made: Callable[[str], Response]) -> None:
+    response = made("a\x1b[2J\u202e\x9b\udcff\nb")
+
+    assert response.body.decode().splitlines()[-1] == r"a\x1b[2J\u202e\x9b\udcff\nb"
+
+
+def test_completions_are_sanitized() -> None:
+    context = click.Context(main.cli)
+    complete = completes(lambda: {"12\x1b[2J": "MySQL 5.6\x1b]0;x\x07\nplain,evil"})
+
+    (item,) = complete(context, click.Argument(["name"]), "12")
+
+    assert (item.value, item.help) == (r"12\x1b[2J", r"MySQL 5.6\x1b]0;x\x07\nplain,evil")
+
+
 def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
-    """Check all other modules, because ``ensure_ascii=False`` keeps DEL, C1 and bidirectional controls."""
+    """Check that only these two modules set ``ensure_ascii=False``.
+
+    With this setting, DEL, C1 and bidirectional controls are not escaped.
+    """
     raw = {
         str(path.relative_to(PACKAGE))
         for path in PACKAGE.rglob("*.py")
@@ -86,7 +208,7 @@ def test_only_sanitize_encodes_json_without_ascii_escapes() -> None:
         if isinstance(node, ast.keyword) and node.arg == "ensure_ascii" and ast.unparse(node.value) != "True"
     }
 
-    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # recording passes lines to json_text
+    assert raw == {"common/sanitize.py", "sampling/recording.py"}  # recording.py passes lines to json_text
 
 
 def test_control_characters_cannot_split_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,8 +28,11 @@ GOOD = {"members": MEMBERS, "missing": {"log_sys.age": "no member"}, "variables"
 SOURCE = """
 unsigned long max_connections = 151;
 struct buf_pool_t { long pages; double pct; struct { unsigned count; } free; } buf_pool;
+struct THD { long id; struct THD *next; unsigned command; } first_thread;
 static int hidden(volatile int *p) { return *p; }
-int main(int argc, char **argv) { return hidden(&argc) + (int) max_connections + (int) buf_pool.pages; }
+int main(int argc, char **argv) {
+    return hidden(&argc) + (int) (max_connections + buf_pool.pages + first_thread.id);
+}
 """
 
 
@@ -58,7 +61,7 @@ def sealed(program: Path, tmp_path: Path) -> Callable[[bytes, bytes], Path]:
     return seal
 
 
-def _read(path: Path) -> packs.Layout:
+def _read(path: Path) -> packs.PackLayout:
     return packs.read_layout(packs.open_pack(str(path)))
 
 
@@ -135,6 +138,8 @@ def test_the_commands_export_show_and_check_a_pack(program: Path, tmp_path: Path
     layout = _read(path)
     assert layout.members["buf_pool.free.count"] == Member((16,), 4, "unsigned")
     assert "buf_pool.curr_size" in layout.missing
+    assert layout.members["THD.command"].offsets == (16,), "a path of statements.yaml"
+    assert layout.members["THD.next"].offsets == (8,), "a path of owners.yaml"
     assert layout.variables["max_connections"][1:3] == (8, "unsigned")
     assert innoscope("symbols", "check", path).stdout.startswith(f"{path}: valid: shop 1.0")
 

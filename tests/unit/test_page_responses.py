@@ -1,4 +1,4 @@
-"""Test what browsers get: pages with their headers, cacheable files, and JSON documents."""
+"""Test the responses to browsers: pages with their headers, cacheable files, and JSON documents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from innoscope.daemon.agent import state
 from innoscope.daemon.agent.collect import Scrape, ServerState
 from innoscope.daemon.http import landing, page_files
 from innoscope.daemon.http.answers import accepts_gzip, as_json, compressed, unless_cached
+from innoscope.daemon.http.roles import Client, Role
 from innoscope.daemon.http.server import Request, Response
 from innoscope.metrics import registry
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 from innoscope.sampling.classify import default_classifier
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render.live_page import compact
 from unit.snapshots import target
@@ -33,7 +34,7 @@ def request_for(path: str = "/", **headers: str) -> Request:
     message = Message()
     for name, value in headers.items():
         message[name.replace("_", "-")] = value
-    return Request(path, {}, message, True)
+    return Request(path, {}, message, Client(Role.STACKS))
 
 
 def test_the_page_has_no_inline_code_and_refers_to_existing_files_only() -> None:
@@ -90,7 +91,7 @@ def test_a_known_etag_is_answered_with_not_modified() -> None:
 def test_the_state_document_describes_each_server() -> None:
     declared = registry.default()
     series = [
-        Series(declared[name], "a", labels, value)
+        ExportedSeries(declared[name], "a", labels, value)
         for name, labels, value in (
             ("threads", ("idle", "client"), 4), ("threads", ("idle", "background"), 3),
             ("threads", ("spin", "client"), 0), ("connections", (), 12),
@@ -100,7 +101,7 @@ def test_the_state_document_describes_each_server() -> None:
             ("fsync_seconds", ("data",), Histogram((1,), 1)),
         )
     ]  # fmt: skip
-    series.append(Series(declared["own_cpu_seconds"], "", ("agent",), 2.5))
+    series.append(ExportedSeries(declared["own_cpu_seconds"], "", ("agent",), 2.5))
     view = ServerState("a", "mysql 5.6", True, (("sql", None), ("waits", "gone: away")))
     scrape = Scrape(0.0, tuple(series), (view,))
     assert state.own(scrape) == {"agent": {"cpu_seconds": 2.5}}
@@ -132,7 +133,7 @@ def test_the_state_document_describes_each_server() -> None:
 
 
 def test_compact_stacks_contain_each_name_once() -> None:
-    report = Report(target())
+    report = StackReport(target())
     report.snapshots, report.durations_ms = 2, [5.0]
     inner, outer = Frame("inner", "m", 1), Frame("outer", "m", 2)
     report.count("idle", Trust.EXACT, ("inner", "outer"), (inner, outer), 6)

@@ -1,8 +1,7 @@
-"""Probe addresses are cached until the file changes; the cost of a hit, until the next day or boot."""
+"""Probe addresses are cached until the file changes, and the cost of a hit until the next day or reboot."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
@@ -18,7 +17,7 @@ COST = HitCost(entry_ns=500.0, stepped_ns=4000.5, return_ns=300.0)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the cache folder."""
+    """Return the cache directory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "innoscope"
 
@@ -31,7 +30,8 @@ class File:
         self.searched = 0
 
     def search(self, names: list[str]) -> Any:
-        return symbol_resolution._cached(self, names, lambda: self._search(names))  # type: ignore[arg-type]
+        kind = list[tuple[str, int, bool]]
+        return symbol_resolution._cached(self, names, kind, lambda: self._search(names))  # type: ignore[arg-type]
 
     def _search(self, names: list[str]) -> list[tuple[str, int, bool]]:
         self.searched += 1
@@ -48,7 +48,7 @@ def file(tmp_path: Path) -> File:
 def test_a_search_is_cached_by_file_and_names(file: File) -> None:
     first, second = file.search(["log_write"]), file.search(["log_write"])
     assert file.searched == 1
-    assert json.loads(json.dumps(first)) == second == [["log_write", 9, True]]
+    assert first == second == [("log_write", 9, True)]
     file.search(["log_write", "fil_flush"])
     assert file.searched == 2
 

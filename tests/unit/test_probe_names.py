@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
+from innoscope.probes.mangling import has_other_arguments, is_copy, is_part, is_symbol_of, symbol_prefixes
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,12 @@ def test_a_mangled_name_matches_its_copies_but_no_overload() -> None:
     assert not is_copy(f"{one}.cold", [one])
 
 
-def test_partial_copies_are_recognized() -> None:
-    assert is_partial("_Z1fv.part.3")
-    assert is_partial("_Z1fv.isra.1.constprop.2")
-    assert not is_partial("_Z1fv.constprop.2")
+def test_only_parts_count_some_of_the_calls() -> None:
+    assert is_part("_Z1fv.part.3")
+    assert not is_part("_Z1fv.isra.1")
+
+
+def test_clones_with_other_arguments_are_recognized() -> None:
+    assert has_other_arguments("_Z1fv.part.3")
+    assert has_other_arguments("_Z1fv.isra.1.constprop.2")
+    assert not has_other_arguments("_Z1fv.constprop.2")

@@ -23,7 +23,7 @@ def test_a_complete_probe_is_not_reported() -> None:
 
 
 def test_a_probe_that_misses_hits_is_reported() -> None:
-    """Use the counts of log_write_up_to in MySQL 8.0.46 with link-time optimization: 18 of 5,149 calls."""
+    """Use the counts of log_write_up_to in an LTO build of MySQL 8.0.46: 18 probe hits for 5,149 calls."""
     test = _test()
     test.compare(*_counts(0, 0))
     assert "counted 18 of 5,149" in test.compare(*_counts(18, 5149))["page_flush"]

@@ -16,7 +16,7 @@ TARGET = target(pid=os.getpid())
 
 
 class Events:
-    """A stand-in for ``_native.PerfOnCpu``, with one event per thread and without time in the kernel."""
+    """A stand-in for ``_native.PerfOnCpu``, with one event per thread and without kernel time."""
 
     per_cpu = in_kernel = False
 

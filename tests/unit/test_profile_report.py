@@ -1,4 +1,4 @@
-"""Profile reports have the right units, filters, formats and summary line."""
+"""Profile reports have the right units, filters, formats and headline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from innoscope.common.errors import KernelUnable
 from innoscope.sampling.fold import Filter
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.profile import report as reporting
-from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, Row
+from innoscope.sampling.profile.model import MICROSECONDS, SAMPLES, Profile, ProfileRow
 from innoscope.sampling.profile.setup import perf_ring_bytes, ring_bytes
 from innoscope.sampling.profile.wait_events import MAX_STACKS_PER_S, StackLimit
 from innoscope.sampling.render import encode, render
@@ -31,12 +31,15 @@ def _thread(tid: int, wait: str, trust: Trust = Trust.EXACT) -> Thread:
 
 
 def on_cpu() -> Profile:
-    rows = [Row(_thread(1, "on_cpu", Trust.ON_CPU), 98), Row(_thread(2, "spin", Trust.TRUNCATED), 2)]
+    rows = [
+        ProfileRow(_thread(1, "on_cpu", Trust.ON_CPU), 98),
+        ProfileRow(_thread(2, "spin", Trust.TRUNCATED), 2),
+    ]
     return Profile(target(), SAMPLES, 1e9, 10.0, rows, 100, 1000, period_ns=10_101_010, cpu_seconds=1.01)
 
 
 def off_cpu() -> Profile:
-    rows = [Row(_thread(1, "row_lock"), 9_000_000, 3), Row(_thread(1, "runnable"), 500_000, 3)]
+    rows = [ProfileRow(_thread(1, "row_lock"), 9_000_000, 3), ProfileRow(_thread(1, "runnable"), 500_000, 3)]
     threads = [ThreadTimes(1, "mysqld", 500_000_000, 9_000_000_000, 500_000_000)]
     return Profile(target(), MICROSECONDS, 1e9, 10.0, rows, 6, 1000, threads=threads, seen_ns=9_500_000_000)
 
@@ -47,6 +50,13 @@ def test_the_headline_of_a_cpu_profile_gives_shares_and_trust() -> None:
     assert "98.0 % on CPU, 2.0 % mutex/rwlock spin" in line
     assert "98.0 % with a complete stack" in line
     assert "not stopped" in line
+
+
+def test_a_note_gives_the_number_of_lost_records() -> None:
+    """Check that the note covers all causes: off-CPU, the map of threads may be full, too."""
+    assert list(reporting.report(replace(off_cpu(), lost=7)).notes) == [
+        "7 records were lost: a buffer or a map was full"
+    ]
 
 
 def test_the_headline_of_an_off_cpu_profile_gives_times() -> None:

@@ -20,7 +20,7 @@ class SlowProfiler:
     polls = 0
 
     def begin(self) -> None:
-        time.sleep(0.2)
+        time.sleep(0.6)
 
     def poll(self) -> None:
         self.polls += 1
@@ -37,7 +37,7 @@ class SlowProfiler:
 def test_a_slow_beginning_does_not_shorten_the_profile() -> None:
     profiler = SlowProfiler()
 
-    profile, alive = run.run(profiler, ALIVE, 0.1)
+    profile, alive = run.run(profiler, ALIVE, 0.5)
 
     assert alive
     assert profile.ended is None

@@ -6,19 +6,21 @@ import json
 import tracemalloc
 
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, ProfileHistory, Stack, report
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack, ProfileHistory, report
 from innoscope.sampling.render import encode
 from unit.snapshots import IDLE, ROW_LOCK, target
 
-IDLING = Stack.of("idle", Trust.EXACT, IDLE)
-LOCKED = Stack.of("row_lock", Trust.EXACT, ROW_LOCK)
-TORN = Stack.of("row_lock", Trust.TORN, ROW_LOCK)
+IDLING = ClassifiedStack.of("idle", Trust.EXACT, IDLE)
+LOCKED = ClassifiedStack.of("row_lock", Trust.EXACT, ROW_LOCK)
+TORN = ClassifiedStack.of("row_lock", Trust.TORN, ROW_LOCK)
 CALLERS = tuple(Frame(f"caller_{step}", "mysqld", step) for step in range(20))
 
 
-def made_up(number: int) -> Stack:
-    """Return one of an unlimited number of stacks, which differ only in their leaf."""
-    return Stack.of("on_cpu", Trust.EXACT, (Frame(f"function_number_{number}", "mysqld", number), *CALLERS))
+def made_up(number: int) -> ClassifiedStack:
+    """Return stack ``number`` of an endless series, whose stacks differ only in the innermost function."""
+    return ClassifiedStack.of(
+        "on_cpu", Trust.EXACT, (Frame(f"function_number_{number}", "mysqld", number), *CALLERS)
+    )
 
 
 def test_snapshots_are_added_up() -> None:
@@ -46,7 +48,7 @@ def test_stacks_with_the_same_functions_are_one_stack() -> None:
     other = tuple(Frame(frame.function, frame.module, frame.offset + 5) for frame in IDLE)
     profiles = ProfileHistory()
     profiles.add(1_000.0, {IDLING: 1})
-    profiles.add(1_001.0, {Stack.of("idle", Trust.EXACT, other): 1})
+    profiles.add(1_001.0, {ClassifiedStack.of("idle", Trust.EXACT, other): 1})
 
     assert profiles.between(0, 2_000).counts == {IDLING: 2}
 

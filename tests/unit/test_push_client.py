@@ -1,4 +1,4 @@
-"""A push over a real socket follows both APIs, ends in time and gives a reason for every failure."""
+"""A push over a real socket follows both APIs, ends in time, and reports the reason for every failure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from innoscope.daemon.push.formats import push_request
 from innoscope.daemon.push.pusher import queued_profile
 from innoscope.daemon.push.settings import Push
 from innoscope.sampling.model import Trust
-from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 from receiver import Receiver
 from unit.snapshots import IDLE, ROW_LOCK, target
 
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 T = 1_700_000_000.0
 CHUNK = Chunk(
     T + 0.25, T + 9.25, 10, 40.0,
-    {Stack.of("idle", Trust.EXACT, IDLE): 30, Stack.of("row_lock", Trust.TORN, ROW_LOCK): 12},
+    {
+        ClassifiedStack.of("idle", Trust.EXACT, IDLE): 30,
+        ClassifiedStack.of("row_lock", Trust.TORN, ROW_LOCK): 12,
+    },
 )  # fmt: skip
 MADE = queued_profile("shop, {main}", target(), [CHUNK])
 #: A profile that is larger than a socket's buffers.
@@ -132,6 +135,16 @@ def test_slow_receivers_time_out(fault: Callable[[faults.Handler], None], tls: b
     assert error.reason == ("unavailable" if fault is faults.trickled_refusal else "timeout")
     assert error.again
     assert time.monotonic() - began < WITHIN_S + 1
+
+
+def test_a_timeout_is_reported_with_the_limit_of_the_request() -> None:
+    with Receiver() as there:
+        there.faults.append(faults.silent)
+        settings = push(there)
+        with pytest.raises(PushFailed) as caught:
+            PushClient(settings).post(push_request(MADE, settings, "db1"), timeout_s=0.25)
+
+    assert caught.value.what.endswith("did not accept the profile within 0.25 s")
 
 
 @pytest.mark.parametrize("kind", ["pyroscope", "parca"])

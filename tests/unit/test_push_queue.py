@@ -14,12 +14,12 @@ import pytest
 import pprofile
 from innoscope.daemon.push.errors import REASONS, PushFailed
 from innoscope.daemon.push.pusher import Pusher
-from innoscope.daemon.push.queue import ProfileQueue, QueuedProfile
+from innoscope.daemon.push.queue import BoundedQueue, QueuedProfile
 from innoscope.daemon.push.settings import Push
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, SensorState, own
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class World:
         span = int(query["from"][0]), int(query["until"][0])
         self.got.append((query["name"][0], span, pprofile.parse(request.body)))
 
-    def feed(self, seconds: float, server: str = "shop", stack: Stack | None = None) -> None:
+    def feed(self, seconds: float, server: str = "shop", stack: ClassifiedStack | None = None) -> None:
         """Pass ten seconds of snapshots to the pusher every ten seconds, for ``seconds``."""
         end = self.now + seconds
         while self.now < end:
@@ -82,10 +82,10 @@ class World:
         return sum(profile.total for _, _, profile in self.got)
 
 
-def chunk(start: float, stack: Stack | None = None) -> Chunk:
+def chunk(start: float, stack: ClassifiedStack | None = None) -> Chunk:
     counts = {
-        stack or Stack.of("idle", Trust.EXACT, IDLE): 10,
-        Stack.of("row_lock", Trust.EXACT, ROW_LOCK): 20,
+        stack or ClassifiedStack.of("idle", Trust.EXACT, IDLE): 10,
+        ClassifiedStack.of("row_lock", Trust.EXACT, ROW_LOCK): 20,
     }
     return Chunk(start, start + 9, 10, 30.0, counts)
 
@@ -164,7 +164,7 @@ def test_an_hour_of_outage_stays_within_memory_and_drops_the_oldest() -> None:
     used = []
     for number in range(360):
         frames = tuple(Frame(f"function_{number}_{step}", "mysqld", step) for step in range(40))
-        world.feed(10, stack=Stack.of("on_cpu", Trust.EXACT, frames))
+        world.feed(10, stack=ClassifiedStack.of("on_cpu", Trust.EXACT, frames))
         assert world.counts.queue_bytes <= 65_536
         if number in (180, 359):
             gc.collect()
@@ -225,6 +225,16 @@ def test_a_profile_that_always_fails_is_dropped_in_the_end() -> None:
     assert world.counts.dropped_refused == 1
 
 
+def test_errors_of_a_profile_that_the_memory_limit_drops_do_not_count_for_the_next() -> None:
+    world = World(interval_seconds=10, memory_bytes=65_536)
+    world.answers = lambda: PushFailed("error", "500", remedy="")
+    world.feed(3600)
+
+    assert len(world.attempts) > 30
+    assert world.counts.dropped_memory > 100
+    assert world.counts.dropped_refused == 0
+
+
 def test_remaining_snapshots_are_sent_at_shutdown() -> None:
     world = World(interval_seconds=600)
     world.feed(50)
@@ -246,13 +256,15 @@ def test_retries_do_not_delay_the_shutdown() -> None:
 
 
 def test_a_full_queue_drops_the_oldest_profiles() -> None:
-    queue = ProfileQueue(10_000)
+    queue = BoundedQueue[QueuedProfile](10_000)
+    dropped = []
     for number in range(10):
-        queue.put(QueuedProfile("a", "mysql", "1", number, number, 1, gzip.compress(b"") + bytes(1_500)))
+        body = gzip.compress(b"") + bytes(1_500)
+        dropped += queue.put(QueuedProfile("a", "mysql", "1", number, number, 1, body))
 
     assert queue.bytes <= 10_000
-    assert queue.dropped == 10 - len(queue)
-    assert queue.take().start == queue.dropped
+    assert [one.start for one in dropped] == list(range(10 - len(queue)))
+    assert queue.take().start == len(dropped)
 
 
 def test_every_push_metric_is_declared() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
-from innoscope.sampling.recording import Recorder, Recording
+from innoscope.sampling.recording import Recording, RecordingWriter
 from innoscope.sampling.render.json import document
 from innoscope.target.model import Query
 from unit.snapshots import target
@@ -44,7 +45,7 @@ def snapshot(number: int) -> Snapshot:
 
 
 def record(path: Path, snapshots: int = 3) -> Path:
-    with Recorder(path, interval_s=1) as recorder:
+    with RecordingWriter(path, interval_s=1) as recorder:
         for number in range(snapshots):
             recorder.write(snapshot(number))
     return path
@@ -67,6 +68,14 @@ def test_a_recording_is_read_as_it_was_written(path: Path) -> None:
     assert recording.waits == [{"idle": 2, "row_lock": 1, "other": 1}] * 3
     first, second = recording.snapshot(0).threads[:2]
     assert first.frames is second.frames
+
+
+def test_bytes_that_are_not_utf8_are_kept(tmp_path: Path) -> None:
+    target = replace(TARGET, datadir="/data/\udcff")
+    written = replace(snapshot(0), target=target)
+    with RecordingWriter(tmp_path / "a.rec", interval_s=1) as recorder:
+        recorder.write(written)
+    assert parsed(Recording(tmp_path / "a.rec")) == [written]
 
 
 def test_each_line_is_the_json_document(path: Path) -> None:
@@ -95,7 +104,7 @@ def test_a_truncated_file_is_readable_up_to_the_cut(path: Path) -> None:
 
 def test_each_snapshot_is_in_the_file_as_soon_as_it_is_written(path: Path) -> None:
     """Read the file after each write, because a killed recorder must leave a readable file."""
-    with Recorder(path, interval_s=1) as recorder:
+    with RecordingWriter(path, interval_s=1) as recorder:
         for number in range(3):
             recorder.write(snapshot(number))
             assert parsed(Recording(path))[-1] == snapshot(number)
@@ -178,7 +187,7 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_an_earlier_recording_is_not_overwritten(path: Path) -> None:
     before = record(path).read_bytes()
     with pytest.raises(CannotWrite, match="it exists"):
-        Recorder(path, interval_s=1)
+        RecordingWriter(path, interval_s=1)
     assert path.read_bytes() == before
 
 
@@ -187,7 +196,7 @@ def test_only_the_owner_can_read_a_recording(path: Path) -> None:
 
 
 def test_a_full_disk_is_one_clear_error(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.rec", interval_s=1)
+    recorder = RecordingWriter(tmp_path / "a.rec", interval_s=1)
     recorder._file = open("/dev/full", "wb")  # noqa: SIM115, PTH123
     with pytest.raises(CannotWrite, match="No space left"):
         recorder.write(snapshot(0))

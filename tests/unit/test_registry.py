@@ -16,11 +16,11 @@ GOOD: dict[str, Any] = {"kind": "gauge", "sources": ["sql"], "help": "Words (Thr
 
 
 def check(name: str = "things", **changes: Any) -> None:
-    convert({"version": 1, "metrics": {name: {**GOOD, **changes}}}, metrics_file.File, "metrics.yaml")
+    convert({"version": 1, "metrics": {name: {**GOOD, **changes}}}, metrics_file.MetricsFile, "metrics.yaml")
 
 
-def test_a_server_has_at_most_3000_series() -> None:
-    assert sum(metric.most_series for metric in registry.default()) <= 3000
+def test_a_server_has_at_most_3200_series() -> None:
+    assert sum(metric.most_series for metric in registry.default()) <= 3200
 
 
 def test_the_documentation_is_up_to_date() -> None:
@@ -73,4 +73,4 @@ def test_an_invalid_declaration_is_named(name: str, changes: dict[str, Any], wor
 @pytest.mark.parametrize("document", [[], {"version": 2, "metrics": {}}, {"version": 1, "metrics": []}])
 def test_an_invalid_file_is_refused(document: Any) -> None:
     with pytest.raises(BadFile):
-        convert(document, metrics_file.File, "metrics.yaml")
+        convert(document, metrics_file.MetricsFile, "metrics.yaml")

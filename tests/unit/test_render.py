@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from innoscope.common.errors import InnoscopeError
-from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.fold import Filter, StackReport
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.render import FORMATS, pprof, render, sink, speedscope, words
 from innoscope.sampling.render import json as json_format
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Snapshot
 
 
-def report(*snapshots: Snapshot, wanted: Filter | None = None) -> Report:
-    made = Report(target(), wanted)
+def report(*snapshots: Snapshot, wanted: Filter | None = None) -> StackReport:
+    made = StackReport(target(), wanted)
     for item in snapshots or (mixed(),):
         made.add(item)
     return made
 
 
-def text(made: Report, form: str = "text", **options: Any) -> str:
+def text(made: StackReport, form: str = "text", **options: Any) -> str:
     return "\n".join(render(made, form, **options))
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.testing import CliRunner
 from textual.widgets import Static
 
 from innoscope.cli.commands.replay import command
 from innoscope.cli.main import main
-from innoscope.cli.top.player import Player, parse_moment
+from innoscope.cli.top.player import Player, position
 from innoscope.cli.top.replay import ReplayApp
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
-from innoscope.sampling.recording import Recorder, Recording
+from innoscope.sampling.recording import Recording, RecordingWriter
 from innoscope.target.model import Query
 from unit.snapshots import target
 
@@ -44,7 +45,7 @@ def snapshot(number: int) -> Snapshot:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("replay") / "a.rec.gz"
-    with Recorder(path, interval_s=1) as recorder:
+    with RecordingWriter(path, interval_s=1) as recorder:
         for number in range(SNAPSHOTS):
             recorder.write(snapshot(number))
     return path
@@ -91,6 +92,9 @@ def test_steps_and_jumps_stay_within_the_recording(recording: Recording) -> None
         ("+10", 10),
         ("+10s", 10),
         ("-5", 54),
+        ("-250ms", 58.75),
+        ("-0.5m", 29),
+        ("+0.01h", 36),
         ("23:59:45", 15),
         ("23:59", 0),
         ("00:00", 30),
@@ -99,14 +103,21 @@ def test_steps_and_jumps_stay_within_the_recording(recording: Recording) -> None
     ],
 )
 def test_times_are_relative_or_on_the_recorded_day(text: str, seconds: float) -> None:
-    assert parse_moment(text, START, START + 59) == pytest.approx(START + seconds)
+    assert position(text, START, START + 59) == pytest.approx(START + seconds)
 
 
-@pytest.mark.parametrize("text", ["soon", "25:00", "12:61", "", "03:00", "2020-01-01", "+3600"])
-def test_malformed_and_out_of_range_times_are_refused(text: str) -> None:
+@pytest.mark.parametrize("text", ["03:00", "2020-01-01", "+3600", "+1h", "-1h", "23:57"])
+def test_times_outside_the_recording_are_refused(text: str) -> None:
     with pytest.raises(InnoscopeError) as caught:
-        parse_moment(text, START, START + 59)
+        position(text, START, START + 59)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("text", ["soon", "25:00", "12:61", "", "+", "-", "+5w", "99999999-01-01"])
+def test_a_malformed_time_is_a_usage_error(path: Path, text: str) -> None:
+    result = CliRunner().invoke(command, [str(path), "--at", text], standalone_mode=False)
+    assert isinstance(result.exception, click.UsageError)
+    assert "is not a time: use 14:05" in result.exception.format_message()
 
 
 def status(app: ReplayApp) -> str:
@@ -151,7 +162,7 @@ async def test_keys_in_the_filter_are_text(recording: Recording) -> None:
 @pytest.mark.asyncio
 async def test_a_damaged_snapshot_is_reported(tmp_path: Path) -> None:
     plain = tmp_path / "a.rec"
-    with Recorder(plain, interval_s=1) as recorder:
+    with RecordingWriter(plain, interval_s=1) as recorder:
         for number in range(3):
             recorder.write(snapshot(number))
     rows = plain.read_bytes().splitlines(keepends=True)
@@ -192,7 +203,7 @@ def test_without_a_terminal_a_given_snapshot_is_printed(path: Path) -> None:
 
 def test_an_empty_recording_has_exit_code_9(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.rec"
-    with Recorder(empty, interval_s=1):
+    with RecordingWriter(empty, interval_s=1):
         pass
     other = tmp_path / "other"
     other.write_text("hello\n")

@@ -7,9 +7,10 @@ import pytest
 from innoscope._native import Member
 from innoscope.memory.locks import lock_queue
 from innoscope.memory.locks.blockers import Blockers, Waiter
-from innoscope.memory.locks.layout import LockLayout, Part
+from innoscope.memory.locks.file_names import decoded
+from innoscope.memory.locks.layout import LayoutPart, LockLayout
 from innoscope.memory.locks.lock_queue import Lock, has_to_wait
-from innoscope.memory.locks.rows import RowWaits, decoded
+from innoscope.memory.locks.rows import RowWaits
 from innoscope.sampling.model import Blocked
 from unit.test_owners_in_memory import FakeMemory
 
@@ -17,7 +18,7 @@ S, X, REC, TABLE, WAIT, GAP, NOT_GAP, INSERT = 2, 3, 0x20, 0x10, 0x100, 0x200, 0
 LOCK_BYTES, SLOT = 72, 2
 
 
-def _part(**extra: int) -> Part:
+def _part(**extra: int) -> LayoutPart:
     """Return a layout of transactions, indexes and locks. ``extra`` is ``blocker`` or the queues' members."""
     offsets = {
         "slot": 8, "data": 64, "thread": 8, "waiting_for": 16, "transaction": 0, "mode": 24, "index": 40,
@@ -26,10 +27,13 @@ def _part(**extra: int) -> Part:
     members = {name: Member((offset,), 8, "unsigned") for name, offset in offsets.items()}
     sizes = {"data_bytes": 64, "lock_bytes": LOCK_BYTES}
     members |= {name: Member((0,), size, "structure") for name, size in sizes.items()}
-    return Part({}, members, {"handlerton": 0x10, "system": 0x20})
+    return LayoutPart({}, members, {"handlerton": 0x10, "system": 0x20})
 
 
 STORED = _part(blocker=24)
+SESSIONS = LayoutPart(
+    {}, {name: Member((at,), 8, "unsigned") for name, at in (("connection", 8), ("thread", 16))}, {}
+)
 QUEUED = _part(table=0, count=0, array=8, next=32, space=48, page=56, bits=64)
 
 
@@ -107,7 +111,7 @@ def test_waiter_whose_lock_changes_while_it_is_read_is_omitted() -> None:
 
 def test_first_conflicting_lock_in_the_queue_is_the_blocker() -> None:
     memory = Server()
-    memory.put(0x400, memory.lock(0x4000, C, X | REC, heap_no=3, following=0x4100))  # another record
+    memory.put(0x400, memory.lock(0x4000, C, X | REC, heap_no=3, following=0x4100))  # on another record
     memory.lock(0x4100, A, X | REC, following=0x4200)
     memory.lock(0x4200, B, X | REC | WAIT, following=0x4300)
     memory.lock(0x4300, C, X | REC | WAIT)
@@ -128,7 +132,7 @@ def test_walk_over_a_queue_is_bounded() -> None:
     memory.put(0x400, memory.lock(0x4000, A, X | REC, heap_no=3, following=0x4000))  # a cycle
     memory.transaction(B, memory.lock(0x5000, B, X | REC | WAIT))
     assert RowWaits(memory, QUEUED).read({B: 1}) == {B: (None, NAME)}
-    memory.put(0x300, 0)  # no cells
+    memory.put(0x300, 0)  # a hash table without cells
     assert RowWaits(memory, QUEUED).read({B: 1}) == {B: (None, NAME)}
     memory.put(0x5040, 1 << 40)  # a bitmap that is too large
     assert lock_queue.read(memory, QUEUED, [0x5000]) == {}
@@ -164,33 +168,63 @@ def test_locks_on_the_supremum_block_only_inserts() -> None:
 def test_names_of_files_are_decoded() -> None:
     assert decoded("a@002db@0024") == "a-b$"
     assert decoded("caf@f0c") == "caf@f0c"
+    # From the documentation of MariaDB, Identifier to File Name Mapping.
+    assert decoded("this_is_@y0@g0@h0@r0@o0@i1@g0") == "this_is_таблица"
+    assert decoded("@0r@0R@8Y@@b@B@") == "ëËΣⓑＢ"
+    assert decoded("@0") == "@0"
+
+
+def test_unprintable_characters_are_not_decoded() -> None:
+    assert decoded("@000a@001b@d800") == "@000a@001b@d800"
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
+    """A clock that advances at each call, so that each read takes ``step_s``."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s, self._now = step_s, 0.0
 
     def __call__(self) -> float:
-        self.now += 0.0016  # each read takes 1.6 ms
-        return self.now
+        self._now += self._step_s
+        return self._now
 
 
-def _blockers(memory: Server) -> Blockers:
-    """Return a finder in a server in which connection 41 blocks threads 21 and 31."""
+#: Duration of a read that uses up the budget of the next snapshot.
+OVERDRAWN_S = 0.0115
+
+
+def _blockers(memory: Server, read_s: float = OVERDRAWN_S) -> Blockers:
+    """Return a finder of blockers for a server in which connection 41 blocks threads 21 and 31."""
     memory.transaction(A)
-    memory.put(A + 8, 41)
+    memory.put(A + 8, 41, memory.thread(0x90000, 11))
     for thd in (B, C):
         memory.transaction(thd, memory.lock(thd + 0x5000, thd, X | REC | WAIT), A + 0x1000)
-    sessions = Part({}, {"connection": Member((8,), 8, "unsigned")}, {})
-    return Blockers(memory, LockLayout(sessions=sessions, rows=STORED), Clock())
+    return Blockers(memory, LockLayout(sessions=SESSIONS, rows=STORED), Clock(read_s))
 
 
 WAITERS = (Waiter(21, "row_lock", B, 42, 1), Waiter(31, "row_lock", C, 43, 1))
 
 
+def test_new_waiters_are_read_at_once_although_the_last_read_took_longer_than_its_share() -> None:
+    memory = Server()
+    blockers, blocked = _blockers(memory, read_s=0.0016), Blocked(41, NAME, 11)
+    assert blockers.find(WAITERS[:1], {21, 31}) == {21: blocked}
+    assert blockers.find(WAITERS, {21, 31}) == {21: blocked, 31: blocked}
+
+
+def test_time_without_waiters_is_saved_for_later_reads() -> None:
+    blockers = _blockers(Server(), read_s=0.0065)
+    one, other = WAITERS
+    assert all(blockers.find([waiter], {21, 31}) for waiter in (one, other))
+    assert blockers.find([one], {21, 31}) == {}, "the budget is used up"
+    for _ in range(12):
+        assert blockers.find([], {21, 31}) == {}
+    assert all(blockers.find([waiter], {21, 31}) for waiter in (one, other))
+
+
 def test_reads_beyond_the_budget_happen_in_every_nth_snapshot() -> None:
     memory = Server()
-    blockers, blocked = _blockers(memory), Blocked(41, NAME)
+    blockers, blocked = _blockers(memory), Blocked(41, NAME, 11)
     assert blockers.find(WAITERS, {21, 31}) == {21: blocked, 31: blocked}
     memory.put(B + 0x1010, 0)  # granted, but 41 still blocks thread 31: the results of the last read are kept
     assert blockers.find(WAITERS, {21, 31}) == {21: blocked, 31: blocked}
@@ -209,10 +243,9 @@ def test_blocker_that_blocks_no_thread_any_more_is_not_kept() -> None:
 def test_thread_that_has_run_is_unknown_until_the_next_read() -> None:
     memory = Server()
     memory.transaction(A)
-    memory.put(A + 8, 41)
+    memory.put(A + 8, 41, 0)
     memory.transaction(B, memory.lock(0x5000, B, X | REC | WAIT), A + 0x1000)
-    sessions = Part({}, {"connection": Member((8,), 8, "unsigned")}, {})
-    blockers = Blockers(memory, LockLayout(sessions=sessions, rows=STORED), Clock())
+    blockers = Blockers(memory, LockLayout(sessions=SESSIONS, rows=STORED), Clock(OVERDRAWN_S))
     waiter = Waiter(21, "row_lock", B, 42, 1)
     assert blockers.find([waiter], {21}) == {21: Blocked(41, NAME)}
     assert blockers.find([waiter._replace(runs=2)], {21}) == {}

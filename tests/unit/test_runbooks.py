@@ -10,7 +10,7 @@ import pytest
 
 from innoscope.common.data import folder
 from innoscope.daemon.http import runbooks
-from innoscope.daemon.http.server import Address, WebServer
+from innoscope.daemon.http.server import ListenAddress, WebServer
 from innoscope.daemon.http.web_config import Watched
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    server = WebServer(Address.parse("127.0.0.1:0"), runbooks.routes(), Watched(None))
+    server = WebServer(ListenAddress.parse("127.0.0.1:0"), runbooks.routes(), Watched(None))
     threading.Thread(target=server.serve, daemon=True).start()
     yield server.port
     server.stop()

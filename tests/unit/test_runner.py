@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.common import workers as module
 from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.common.samples import Sample
 from innoscope.common.workers import Workers
@@ -107,10 +108,11 @@ def test_a_caller_can_wait_less_than_the_collectors_timeout() -> None:
     assert good.success
 
 
-def test_slow_servers_do_not_delay_a_fast_one() -> None:
+def test_slow_servers_do_not_delay_a_fast_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the fast collector finishes although more slow runs are waiting than there are threads."""
+    monkeypatch.setattr(module, "QUICK_S", 20.0)
     workers, gate = Workers(size=2), Gate()
-    quick = Runner([Collecting("memory", fine, timeout=0.2)], workers)
+    quick = Runner([Collecting("memory", fine, timeout=20)], workers)
     assert quick.run()[0].success  # after its first run, the collector is known to be fast
     slow = [Runner([Collecting("memory", gate, timeout=0.01)], workers) for _ in range(3)]
     for runner in slow:
@@ -124,6 +126,44 @@ def test_slow_servers_do_not_delay_a_fast_one() -> None:
     assert outcome.success
 
 
+def test_servers_of_other_owners_take_turns_with_slow_ones() -> None:
+    """Let an owner's twelve slow servers start first. Each run takes 10 ms."""
+    workers, began = Workers(size=1), list[str]()
+
+    def collecting(owner: str) -> Callable[[], Iterable[Sample]]:
+        def act() -> Iterable[Sample]:
+            began.append(owner)
+            time.sleep(0.01)
+            return fine()
+
+        return act
+
+    slow = [Runner([Collecting("memory", collecting("slow"))], workers, "", "uid 1") for _ in range(12)]
+    honest = Runner([Collecting("memory", collecting("honest"))], workers, "", "uid 2")
+    for runner in (*slow, honest):
+        runner.start()
+
+    assert honest.outcomes()[0].success
+    assert began.index("honest") <= 2
+    for runner in slow:
+        runner.close()
+    workers.close(5)
+
+
+def test_closing_a_runner_removes_its_waiting_runs() -> None:
+    workers, gate = Workers(size=1), Gate()
+    busy = Runner([Collecting("memory", gate, timeout=0.01)], workers)
+    waiting = Runner([Collecting("memory", gate)], workers)
+    busy.start()
+    assert gate.reached.wait(5)
+    waiting.start()
+    waiting.close()
+    assert not workers._lanes["memory", False].waiting
+    gate.open.set()
+    workers.close(5)
+    assert gate.entered == 1
+
+
 def test_a_collector_that_recovers_is_run_again() -> None:
     gate = Gate()
     runner = Runner([Collecting("memory", gate, timeout=0.01)])
@@ -132,7 +172,7 @@ def test_a_collector_that_recovers_is_run_again() -> None:
     assert gate.passed.wait(5)
     deadline = time.monotonic() + 5
     while not (outcome := runner.run()[0]).success and time.monotonic() < deadline:
-        pass  # the thread becomes idle a moment after the gate opens, not at once
+        pass  # the thread does not become idle until shortly after the gate opens
 
     assert outcome.success
     assert gate.entered >= 2

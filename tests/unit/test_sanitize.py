@@ -10,11 +10,11 @@ import unicodedata
 import pytest
 
 from innoscope.common import sanitize
+from innoscope.common.labels import LIMIT, label
 from innoscope.common.logs import Structured
-from innoscope.common.sanitize import LIMIT, label
 from innoscope.metrics import registry
 from innoscope.metrics.families import expose
-from innoscope.metrics.merge import Series
+from innoscope.metrics.merge import ExportedSeries
 
 #: Escape, bell, the C1 control CSI, DEL, direction marks, line ends, invisible characters, a lone surrogate.
 NASTY = "\x1b]0;x\x07\x9b2J\x7f\u061c\u200e\u202e\u2066\u2069\u2028\u2029\u200b\ufeff\xad\U000e0041\udcff"
@@ -99,21 +99,23 @@ def test_unprintable_characters_of_labels_are_escaped(text: str, expected: str) 
     assert label(text) == expected
 
 
-def test_long_labels_are_cut_and_stay_distinct() -> None:
-    one, other = label("x" * 10_000 + "1"), label("x" * 10_000 + "2")
+@pytest.mark.parametrize("character", ["x", "\x1b", "\udcff", "\U0001f40d"])
+def test_long_labels_are_cut_and_stay_distinct(character: str) -> None:
+    one, other = label(character * 10_000 + "1"), label(character * 10_000 + "2")
     assert len(one) == len(other) == LIMIT
     assert one != other
-    assert len(label("\x1b" * 10**6)) == LIMIT
+    assert label(one) == one
+    assert len(label(character * 10**6)) == LIMIT
 
 
 def test_an_unprintable_label_does_not_break_the_exposition() -> None:
-    """Use the label of a server with --port=\\xff, which made /metrics return 500 in an earlier version."""
+    """Use the label of a server with --port=\\xff, which cannot be encoded as UTF-8 unless it is escaped."""
     metrics = registry.default()
     up, threads = metrics["mysqld_up"], metrics["threads"]
     series = [
-        Series(up, "3306", (), 1),
-        Series(up, "\udcff\x1b[2J", (), 1),
-        Series(threads, "3306", tuple("\udcff\n" for _ in threads.labels), 1),
+        ExportedSeries(up, "3306", (), 1),
+        ExportedSeries(up, "\udcff\x1b[2J", (), 1),
+        ExportedSeries(threads, "3306", tuple("\udcff\n" for _ in threads.labels), 1),
     ]
     for accept in ("", "application/openmetrics-text; version=1.0.0"):
         body = expose(series, accept)[0].decode()

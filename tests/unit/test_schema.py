@@ -1,4 +1,4 @@
-"""Errors in typed YAML, TOML and JSON name the file, the line and the key."""
+"""Errors in typed YAML and TOML files name the file, the line and the key. Errors in JSON name the key."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ import pytest
 from innoscope.cli import history_sql
 from innoscope.cli import main as cli_main
 from innoscope.sampling.sessions.model import Batch, Sampled
-from innoscope.sampling.sessions.report import Answer, Condition, History, Question
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.report import Answer, ColumnCondition, Question, SessionHistory
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from innoscope.target.digests import digest_id
 from unit.session_samples import START, Clock, shape
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 HOUR = 3_600
 FIRST, SECOND, THIRD = "UPDATE `a`", "UPDATE `b`", "UPDATE `c`"
 CYCLE, UNKNOWN, IDLE = "(cycle)", "(unknown blocker)", "(idle transaction)"
+UNREAD = "(unknown statement)"
 
 
 class One(NamedTuple):
@@ -35,9 +36,9 @@ class One(NamedTuple):
 
 
 def write(folder: Path, snapshots: Mapping[int, Iterable[One]], server: str = "orders") -> None:
-    """Write snapshots by the second after START at which they were taken."""
+    """Write snapshots, whose keys are the seconds from START to the time of each snapshot."""
     clock = Clock()
-    store = HistoryStore(folder, Bounds(part_rows=100_000), clock, clock)
+    store = HistoryStore(folder, HistoryLimits(part_rows=100_000), clock, clock)
     store.prepare()
     for second, busy in snapshots.items():
         clock.now = START + second
@@ -64,8 +65,8 @@ def _batch(second: int, busy: list[One]) -> Batch:
     return Batch(shapes, [sampled], {digest_id(one): one for one in (FIRST, SECOND, THIRD)})
 
 
-def ask(folder: Path, *by: str, begin: int = 0, where: tuple[Condition, ...] = ()) -> Answer:
-    history = History(folder)
+def ask(folder: Path, *by: str, begin: int = 0, where: tuple[ColumnCondition, ...] = ()) -> Answer:
+    history = SessionHistory(folder)
     question = Question(START + begin, START + 10 * HOUR, by, where)
     answer = history.ask(question)
     history.explain(answer, question, answer.groups)
@@ -73,7 +74,7 @@ def ask(folder: Path, *by: str, begin: int = 0, where: tuple[Condition, ...] = (
 
 
 def causes(folder: Path, begin: int = 0) -> dict[tuple[object, object, object], float]:
-    """Return the seconds by the text of the cause, its connection and its state."""
+    """Return the seconds by the cause's text, connection and state."""
     answer = ask(folder, "cause", "cause_connection", "cause_state", begin=begin)
     found: dict[tuple[object, object, object], float] = {}
     for group in answer.groups:
@@ -102,7 +103,7 @@ def test_last_statement_is_remembered_for_an_hour_or_as_long_as_others_wait(tmp_
 
 def test_last_statement_of_another_server_is_not_used(tmp_path: Path) -> None:
     clock = Clock()
-    store = HistoryStore(tmp_path, Bounds(), clock, clock)
+    store = HistoryStore(tmp_path, HistoryLimits(), clock, clock)
     store.prepare()
     store.add("stock", _batch(0, [One(1, FIRST, "on_cpu")]))
     store.add("orders", _batch(1, [One(2, SECOND, blocker=1)]))
@@ -130,11 +131,28 @@ def test_cycles_and_unknown_blockers_are_named(tmp_path: Path) -> None:
     }
 
 
+def test_busy_root_without_a_statement_is_not_idle(tmp_path: Path) -> None:
+    """Check that the root's previous statement is not named as the cause.
+
+    If the root itself is waiting, the cause and its connection are unknown.
+    """
+    write(tmp_path, {
+        0: [One(1, FIRST, "on_cpu"), One(4, FIRST, "on_cpu")],
+        1: [One(1, None, "on_cpu"), One(2, SECOND, blocker=1)],
+        2: [One(4, None), One(5, SECOND, blocker=4)],
+    })  # fmt: skip
+    assert causes(tmp_path, begin=1) == {
+        (None, 1, "itself"): 1.0,
+        (UNREAD, 1, "executing"): 1.0,
+        (UNKNOWN, None, "unknown"): 2.0,
+    }
+
+
 def test_root_may_be_a_thread_that_is_not_counted(tmp_path: Path) -> None:
-    """Conditions apply to the samples that are charged. The applier is not a client, but blocks one."""
+    """Let an applier, which is not a client, block a client. Conditions apply only to the client's sample."""
     write(tmp_path, {0: [One(9, FIRST, "on_cpu", kind="applier"), One(2, SECOND, blocker=9)]})
     assert causes(tmp_path) == {(FIRST, 9, "executing"): 1.0}
-    answer = ask(tmp_path, "digest", where=(Condition("cause", (digest_id(FIRST)[:6],)),))
+    answer = ask(tmp_path, "digest", where=(ColumnCondition("cause", (digest_id(FIRST)[:6],)),))
     assert [(group.values, group.seconds) for group in answer.groups] == [((digest_id(SECOND),), 1.0)]
 
 
@@ -176,13 +194,14 @@ def test_view_blockers_has_the_same_roots(tmp_path: Path) -> None:
         1: [One(2, SECOND, blocker=1), One(3, THIRD, blocker=2)],
         2: [One(1, THIRD, "on_cpu"), One(2, SECOND, blocker=1)],
         3: [One(2, SECOND, blocker=3), One(3, THIRD, blocker=2), One(4, FIRST, blocker=99)],
+        4: [One(1, None, "on_cpu"), One(2, SECOND, blocker=1)],
     }
     write(tmp_path, snapshots)
     query = (
         "SELECT connection, root_connection, text, root_executes"
         " FROM blockers LEFT JOIN digests ON root_digest = digests.digest ORDER BY taken_at, connection"
     )
-    _, rows = history_sql.query(History(tmp_path), query)
+    _, rows, _ = history_sql.query(SessionHistory(tmp_path), query)
     assert rows == [
         (2, 1, FIRST, False),
         (3, 1, FIRST, False),
@@ -190,4 +209,5 @@ def test_view_blockers_has_the_same_roots(tmp_path: Path) -> None:
         (2, None, None, False),
         (3, None, None, False),
         (4, 99, None, False),
+        (2, 1, None, True),
     ]

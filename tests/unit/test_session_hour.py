@@ -1,25 +1,27 @@
-"""The agent's hour of samples: sums by class, statement and stack, its limits, and past findings."""
+"""Test the agent's hour of samples: sums by class, statement and stack, limits, and past findings."""
 
 from __future__ import annotations
 
 import tracemalloc
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.daemon.agent import session_hour
 from innoscope.daemon.agent.past_findings import past
 from innoscope.daemon.agent.session_hour import (
     MAX_BYTES,
     MAX_ROWS,
     OTHERS,
     UNKNOWN,
-    Row,
     SessionHour,
+    SessionRow,
     digest_number,
     digest_text,
 )
 from innoscope.diagnose.rules import default_rules
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape, stack_id
+from innoscope.sampling.sessions.model import Batch, Sampled, SharedValues, stack_id
 from innoscope.sampling.snapshot_history import CLIENT
 from innoscope.target.digests import digest_id
 from unit.session_samples import STACK, START, STATEMENT, Clock, batch, shape
@@ -39,15 +41,17 @@ def hour_of(*batches: Batch, most_bytes: int = MAX_BYTES, now: float = START) ->
     return hour
 
 
-def statement(number: int, wait: str = "on_cpu", text: str = "SELECT {}") -> tuple[Shape, dict[str, str]]:
+def statement(
+    number: int, wait: str = "on_cpu", text: str = "SELECT {}"
+) -> tuple[SharedValues, dict[str, str]]:
     digest = digest_id(text.format(number))
     stack = ("leaf", f"f{number}", "do_command")
-    one = Shape(CLIENT, "app", "shop", digest, "Query", wait, None, None, "exact", "exact", stack)
+    one = SharedValues(CLIENT, "app", "shop", digest, "Query", wait, None, None, "exact", "exact", stack)
     return one, {digest: text.format(number)}
 
 
 def distinct(at: float, numbers: Iterable[int], text: str = "SELECT {}") -> Batch:
-    """Return a snapshot in which each thread has a statement and a stack of its own."""
+    """Return a snapshot in which each thread has its own statement and stack."""
     found = [statement(number, text=text) for number in numbers]
     ids = [*range(1, len(found) + 1)]
     sampled = Sampled(int(at * 1e6), 1.0, ids, [*range(len(found))], ids, [None] * len(ids))
@@ -62,8 +66,8 @@ def test_seconds_are_summed_by_class_statement_and_stack() -> None:
     assert (step.at, step.weight, step.snapshots) == (START, 10, 10)
     stack = stack_id(STACK)
     assert dict(step.rows()) == {
-        Row(CLIENT, "row_lock", UPDATE, stack): 20,
-        Row(CLIENT, "page_read", UPDATE, stack): 20,
+        SessionRow(CLIENT, "row_lock", UPDATE, stack): 20,
+        SessionRow(CLIENT, "page_read", UPDATE, stack): 20,
     }
     assert hour.texts(NAME) == {UPDATE: STATEMENT}
     assert hour.oldest(NAME) == START
@@ -103,7 +107,7 @@ def test_rare_rows_lose_stack_and_statement_but_no_time() -> None:
     (step,) = hour.between(NAME, START, START)
     assert len(dict(step.rows())) <= MAX_ROWS + 2
     assert sum(seconds for _, seconds in step.rows()) == pytest.approx(3 * 303)
-    assert dict(step.rows())[Row(CLIENT, "row_lock", UPDATE, stack_id(STACK))] == 9
+    assert dict(step.rows())[SessionRow(CLIENT, "row_lock", UPDATE, stack_id(STACK))] == 9
     assert any(row.digest == OTHERS for row, _ in step.rows())
 
 
@@ -179,3 +183,28 @@ def test_past_threads_keep_their_kind_and_mean_number() -> None:
     assert len(evidence.snapshots) == 10
     assert evidence.threads(clients=True) == {"page_read": 50}
     assert evidence.threads(clients=False) == {"page_read": 20}
+
+
+def test_classes_beyond_the_limit_count_as_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_hour, "_MAX_CLASSES", 3)
+    shapes = [shape(wait) for wait in ("row_lock", "page_read", "new_1", "new_2")]
+    hour = hour_of(batch(START, range(10, 14), 1.0, *shapes))
+    (step,) = hour.between(NAME, START, START + 5)
+    seconds = defaultdict[tuple[str, str], float](float)
+    for row, value in step.rows():
+        seconds[row.kind, row.wait] += value
+    assert seconds == {(CLIENT, "row_lock"): 1, (CLIENT, "page_read"): 1, ("other", "other"): 2}
+
+
+def test_open_steps_count_and_use_at_most_half_of_the_memory() -> None:
+    hour = SessionHour(most_bytes=100_000, clock=Clock(START))
+    for number in range(40):
+        hour.add(f"server {number}", distinct(START, range(150 * number, 150 * (number + 1))))
+    open_bytes = hour.used_bytes
+    assert open_bytes > 40 * 150 * session_hour._OPEN_ROW_BYTES
+    assert not hour._steps
+    for number in range(40):
+        hour.add(f"server {number}", distinct(START + 10, range(10)))
+    assert hour.used_bytes < open_bytes / 2
+    assert hour._steps, "the open steps leave no room for any other"
+    assert hour._bytes <= 100_000

@@ -1,4 +1,4 @@
-"""Samples on their way from the sensor to the files: the buffer, the protocol, the agent."""
+"""Samples reach the files through the sensor's buffer, the protocol and the agent."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from innoscope.daemon.protocol.client import SensorDown, ServerSamples
 from innoscope.daemon.protocol.messages import BadMessage
 from innoscope.daemon.protocol.sample_encoding import decode_samples, encode_samples
 from innoscope.sampling.model import Blocked, Frame, Thread, Trust
-from innoscope.sampling.profile_history import Stack
+from innoscope.sampling.profile_history import ClassifiedStack
 from innoscope.sampling.sessions import buffer
 from innoscope.sampling.sessions.buffer import SampleBuffer, is_busy
 from innoscope.sampling.sessions.model import Batch, Sampled
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from innoscope.target.digests import digest_id
 from innoscope.target.model import Query
 from unit.session_samples import DIGEST, START, STATEMENT, Clock, batch, rows
@@ -36,9 +36,11 @@ FRAMES = tuple(Frame(name, "mysqld", 0) for name in ("os_event_wait", "lock_wait
 QUERY = Query(7, "app", None, "shop", "Query", None, None, STATEMENT, trust="exact", digest_id=DIGEST)
 
 
-def busy(tid: int, wait: str = "row_lock", query: Query | None = QUERY) -> tuple[str, Stack, Thread]:
+def busy(
+    tid: int, wait: str = "row_lock", query: Query | None = QUERY
+) -> tuple[str, ClassifiedStack, Thread]:
     thread = Thread(tid, tid, "connection", "S", Trust.EXACT, wait, FRAMES, query=query)
-    return "connection", Stack.of(wait, Trust.EXACT, FRAMES), thread
+    return "connection", ClassifiedStack.of(wait, Trust.EXACT, FRAMES), thread
 
 
 def through_json(value: Any) -> Any:
@@ -73,7 +75,7 @@ def test_sample_has_the_blocker_with_its_statement_and_the_lock() -> None:
         text = f"SELECT {tid}"
         query = replace(QUERY, connection_id=tid, digest_text=text, digest_id=digest_id(text))
         thread = replace(busy(tid, query=query)[2], blocked=Blocked(blocker, "index shop.t.PRIMARY"))
-        threads.append(("connection", Stack.of("row_lock", Trust.EXACT, frames), thread))
+        threads.append(("connection", ClassifiedStack.of("row_lock", Trust.EXACT, frames), thread))
     samples = SampleBuffer()
     samples.add(START, 1.0, threads)
     [snapshot], shapes = samples.since(0)[1].snapshots, samples.since(0)[1].shapes
@@ -81,6 +83,15 @@ def test_sample_has_the_blocker_with_its_statement_and_the_lock() -> None:
     found = [(shapes[at].object, shapes[at].blocker_digest) for at in snapshot.shapes]
     index = "index shop.t.PRIMARY"
     assert found == [(index, digest_id("SELECT 20")), (index, None), (index, None)]
+
+
+def test_busy_blocker_without_a_statement_has_its_connection() -> None:
+    threads = [busy(10), busy(20, "on_cpu", None), busy(30, "on_cpu", None)]
+    waiter = replace(threads[0][2], blocked=Blocked(99, "index shop.t.PRIMARY", thread=20))
+    samples = SampleBuffer()
+    samples.add(START, 1.0, [(*threads[0][:2], waiter), *threads[1:]])
+    [snapshot] = samples.since(0)[1].snapshots
+    assert (snapshot.connections, snapshot.blockers) == ([QUERY.connection_id, 99, None], [99, None, None])
 
 
 def test_thread_is_busy_if_it_executes_a_statement_or_does_not_idle() -> None:
@@ -97,7 +108,7 @@ def test_latch_is_the_object_of_a_wait_for_a_latch() -> None:
     )
     thread = Thread(1, 1, "connection", "S", Trust.EXACT, "mutex_wait", frames)
     samples = SampleBuffer()
-    samples.add(START, 1.0, [("connection", Stack.of("mutex_wait", Trust.EXACT, frames), thread)])
+    samples.add(START, 1.0, [("connection", ClassifiedStack.of("mutex_wait", Trust.EXACT, frames), thread)])
     assert samples.since(0)[1].shapes[0].object
 
 
@@ -210,7 +221,7 @@ def test_hostile_reply_is_rejected(change: Callable[[dict[str, Any]], None]) -> 
 
 
 class FakeSensor:
-    """A sensor with one server whose samples are in a buffer."""
+    """A fake sensor with one server, whose samples are in ``buffer``."""
 
     def __init__(self) -> None:
         self.buffer = SampleBuffer()
@@ -224,8 +235,8 @@ class FakeSensor:
 
 
 def recorder(folder: Path, sensor: FakeSensor, clock: Clock) -> SessionRecorder:
-    (folder / ".lock").unlink(missing_ok=True)  # a killed agent has none
-    store = HistoryStore(folder, Bounds(), clock, clock)
+    (folder / ".lock").unlink(missing_ok=True)  # as if the kernel had released a killed agent's lock
+    store = HistoryStore(folder, HistoryLimits(), clock, clock)
     made = SessionRecorder(sensor, lambda _name, _target: "orders", 10, SessionHour(clock=clock), store)
     made.prepare()
     return made
@@ -243,7 +254,7 @@ def test_agent_that_restarts_writes_each_sample_once(tmp_path: Path) -> None:
     sensor.down = False
     for second in range(60, 120):
         sensor.buffer.add(START + second, 1.0, [busy(tid) for tid in range(1, 11)])
-    first.poll()  # these samples are in memory when the agent is killed
+    first.poll()  # these samples are only in memory when the agent is killed
     second_agent = recorder(tmp_path, sensor, clock)
     ended = threading.Event()
     ended.set()
@@ -267,13 +278,41 @@ def test_agent_started_as_root_creates_the_folder_and_its_parent(tmp_path: Path)
 def test_server_that_is_not_configured_is_not_recorded(tmp_path: Path) -> None:
     sensor, clock = FakeSensor(), Clock()
     sensor.buffer.add(START, 1.0, [busy(1)])
-    store = HistoryStore(tmp_path, Bounds(), clock, clock)
+    store = HistoryStore(tmp_path, HistoryLimits(), clock, clock)
     one = SessionRecorder(sensor, lambda _name, _target: None, 10, SessionHour(), store)
     one.prepare()
     one.poll()
     clock.now += 310
     one.poll()
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_folder_that_is_not_writable_at_the_start_is_retried(tmp_path: Path) -> None:
+    sensor, clock = FakeSensor(), Clock()
+    folder = tmp_path / "disk" / "history"
+    folder.parent.touch()  # a file, so that even root cannot create the directory
+    store = HistoryStore(folder, HistoryLimits(), clock, clock)
+    hour = SessionHour(clock=clock)
+    one = SessionRecorder(sensor, lambda _name, _target: "orders", 10, hour, store, clock)
+    ended = threading.Event()
+
+    def record(second: int) -> dict[str, Any]:
+        sensor.buffer.add(START + second, 1.0, [busy(1), busy(2)])
+        one.prepare()
+        one.poll()
+        return {sample.metric: sample.value for sample in one.samples()}
+
+    assert record(0)["history_up"] == 0
+    folder.parent.unlink()
+    clock.now += 59
+    found = record(59)
+    assert (found["history_up"], found["history_lost_samples"]) == (0, 4)
+    clock.now += 1
+    found = record(60)
+    assert (found["history_up"], found["history_lost_samples"]) == (1, 4)
+    ended.set()
+    one.run(ended, lambda: None)
+    assert rows(folder) == {(START + 60, 1): 1, (START + 60, 2): 1}
 
 
 def test_samples_are_in_memory_also_without_a_store() -> None:

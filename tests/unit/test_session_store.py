@@ -1,4 +1,4 @@
-"""The files of the active session history: rotation, limits, kills, clock steps, damage."""
+"""Test the files of the active session history under rotation, limits, kills, clock steps and damage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from innoscope import _native
 from innoscope.common.errors import CannotWrite
 from innoscope.sampling.sessions import files
 from innoscope.sampling.sessions.model import Batch, Sampled, stack_id
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from innoscope.target.digests import digest_id
 from scale import count
 from unit.session_samples import DIGEST, STACK, START, STATEMENT, Clock, batch, rows, shape
@@ -29,10 +29,10 @@ HOUR = 3600
 KILL_EVERY = count(quick=12, full=1)
 
 
-def store(folder: Path, clock: Clock, bounds: Bounds | None = None) -> HistoryStore:
-    """Return a store for a folder that no other store is writing to any longer."""
+def store(folder: Path, clock: Clock, bounds: HistoryLimits | None = None) -> HistoryStore:
+    """Return a store for a directory, as if the process of any earlier store had exited."""
     (folder / ".lock").unlink(missing_ok=True)
-    made = HistoryStore(folder, bounds or Bounds(), clock, clock)
+    made = HistoryStore(folder, bounds or HistoryLimits(), clock, clock)
     made.prepare()
     return made
 
@@ -106,14 +106,14 @@ def test_idle_server_costs_only_its_snapshots(tmp_path: Path) -> None:
 
 
 def test_many_rows_are_written_before_the_time(tmp_path: Path) -> None:
-    one = store(tmp_path, Clock(), Bounds(part_rows=10))
+    one = store(tmp_path, Clock(), HistoryLimits(part_rows=10))
     for second in range(8):
         one.add("orders", batch(START + second))
     assert names(tmp_path) == ["2023-11-14T22Z.000001-000001", "2023-11-14T22Z.000002-000002"]
 
 
 def test_texts_that_differ_in_each_row_are_written_before_they_need_much_memory(tmp_path: Path) -> None:
-    one = store(tmp_path, Clock(), Bounds(part_bytes=1 << 20))
+    one = store(tmp_path, Clock(), HistoryLimits(part_bytes=1 << 20))
     for second in range(200):
         shapes = [shape(user=f"{second} {number} " + "x" * 500) for number in range(20)]
         one.add("orders", batch(START + second, range(20), 1.0, *shapes))
@@ -122,7 +122,7 @@ def test_texts_that_differ_in_each_row_are_written_before_they_need_much_memory(
 
 def test_size_is_bounded_and_the_oldest_parts_are_removed_first(tmp_path: Path) -> None:
     clock = Clock()
-    one = store(tmp_path, clock, Bounds(most_bytes=20_000))
+    one = store(tmp_path, clock, HistoryLimits(most_bytes=20_000))
     for hour in range(10):
         clock.now = START + hour * HOUR
         one.add("orders", batch(clock.now))
@@ -136,7 +136,7 @@ def test_size_is_bounded_and_the_oldest_parts_are_removed_first(tmp_path: Path) 
 
 def test_age_is_bounded_if_the_clock_has_been_steady_for_an_hour(tmp_path: Path) -> None:
     clock = Clock()
-    one = store(tmp_path, clock, Bounds(keep_s=3 * HOUR))
+    one = store(tmp_path, clock, HistoryLimits(keep_s=3 * HOUR))
     for hour in range(8):
         clock.now = START + hour * HOUR
         one.add("orders", batch(clock.now))
@@ -147,7 +147,7 @@ def test_age_is_bounded_if_the_clock_has_been_steady_for_an_hour(tmp_path: Path)
 
 def test_clock_step_forward_removes_nothing_until_the_clock_is_steady(tmp_path: Path) -> None:
     clock, uptime = Clock(), Clock(0)
-    one = HistoryStore(tmp_path, Bounds(keep_s=HOUR), clock, uptime)
+    one = HistoryStore(tmp_path, HistoryLimits(keep_s=HOUR), clock, uptime)
     one.prepare()
 
     def wait(seconds: float) -> None:
@@ -189,11 +189,11 @@ def test_clock_step_back_neither_duplicates_nor_loses_samples(tmp_path: Path) ->
 
 def test_parts_from_the_future_expire_with_those_written_after_them(tmp_path: Path) -> None:
     clock = Clock(START + 1000 * HOUR)
-    one = store(tmp_path, clock, Bounds(keep_s=HOUR))
+    one = store(tmp_path, clock, HistoryLimits(keep_s=HOUR))
     one.add("orders", batch(clock.now))
     one.close()
     clock.now = START
-    one = store(tmp_path, clock, Bounds(keep_s=HOUR))
+    one = store(tmp_path, clock, HistoryLimits(keep_s=HOUR))
     one.add("orders", batch(clock.now))
     one.close()
     clock.now += 3 * HOUR
@@ -217,7 +217,10 @@ def test_late_samples_of_a_merged_hour_are_merged_too(tmp_path: Path) -> None:
 
 
 def _write(folder: Path, kill_at: int, written: Path) -> None:
-    """Write three hours; be killed before step ``kill_at``. Record which ticks were complete."""
+    """Write a batch every ten minutes for two hours, until killed before step ``kill_at``.
+
+    ``written`` receives the minute of the last complete tick.
+    """
     steps = iter(range(1_000_000))
 
     def step(_: str) -> None:
@@ -225,7 +228,7 @@ def _write(folder: Path, kill_at: int, written: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     clock = Clock()
-    one = HistoryStore(folder, Bounds(), clock, clock, step)
+    one = HistoryStore(folder, HistoryLimits(), clock, clock, step)
     one.prepare()
     for minute in range(0, 130, 10):
         clock.now = START + 60 * minute
@@ -281,7 +284,7 @@ def test_damaged_part_is_reported_and_does_not_stop_the_others(tmp_path: Path) -
 
 def test_folder_that_cannot_be_created_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    one = HistoryStore(tmp_path / "file" / "history", Bounds(), Clock(), Clock())
+    one = HistoryStore(tmp_path / "file" / "history", HistoryLimits(), Clock(), Clock())
     with pytest.raises(CannotWrite, match="cannot write the history to") as error:
         one.prepare()
     assert "history.directory" in (error.value.remedy or "")
@@ -305,7 +308,7 @@ def test_samples_are_kept_for_the_next_attempt_if_a_write_fails(tmp_path: Path) 
 
 def test_samples_are_dropped_and_counted_if_writing_keeps_failing(tmp_path: Path) -> None:
     clock = Clock()
-    one = store(tmp_path / "history", clock, Bounds(part_rows=30))
+    one = store(tmp_path / "history", clock, HistoryLimits(part_rows=30))
     shutil.rmtree(tmp_path / "history")
     for second in range(100):
         one.add("orders", batch(START + second))
@@ -329,7 +332,7 @@ def test_cursor_is_stored_with_the_samples_and_survives_a_merge(tmp_path: Path) 
         clock.now = START + 60 * minute + 310
         one.tick()
     assert store(tmp_path, clock).cursor == {"orders": 1_010}
-    one.cursor = {"orders": 9_999}  # its samples were lost
+    one.cursor = {"orders": 9_999}  # no samples up to this cursor were written
     clock.now += HOUR
     one.tick()
     assert [name[15:] for name in names(tmp_path)] == ["000001-000002"]
@@ -338,7 +341,7 @@ def test_cursor_is_stored_with_the_samples_and_survives_a_merge(tmp_path: Path) 
 
 def test_folder_to_which_another_agent_writes_is_refused(tmp_path: Path) -> None:
     first = store(tmp_path, Clock())
-    second = HistoryStore(tmp_path, Bounds(), Clock(), Clock())
+    second = HistoryStore(tmp_path, HistoryLimits(), Clock(), Clock())
     with pytest.raises(CannotWrite, match="another agent writes to it"):
         second.prepare()
     del first
@@ -346,7 +349,7 @@ def test_folder_to_which_another_agent_writes_is_refused(tmp_path: Path) -> None
 
 
 def test_day_of_a_hundred_busy_threads_is_small(tmp_path: Path) -> None:
-    """100 threads change statement, wait class and stack at random, every second."""
+    """Let 100 threads change their statement, wait class and stack at random every second."""
     hours = count(quick=1, full=24)
     random = Random(1)  # noqa: S311 - not for cryptography
     waits = ("row_lock", "on_cpu", "page_read", "fsync_redo", "mutex_wait")

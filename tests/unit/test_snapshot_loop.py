@@ -6,11 +6,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from innoscope.diagnose import snapshot_loop
 from innoscope.diagnose.snapshot_loop import SnapshotLoop
+from innoscope.memory.locks import layout
+from innoscope.memory.locks.owners import LockOwners
 from unit.snapshots import snapshot_of, target, thread
 from waiting import until
 
 if TYPE_CHECKING:
+    import pytest
+
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
 
@@ -92,3 +97,37 @@ def test_waiting_for_the_first_snapshot_ends_if_no_snapshot_can_be_taken() -> No
     loop.wait_for_first()
     assert loop.failure is not None
     loop.close()
+
+
+class Panic(BaseException):
+    """A stand-in for the exception that a panic in the Rust core raises."""
+
+
+def test_a_panic_is_reported_and_snapshots_continue(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(snapshot_loop, "_RETRY_S", 0.01)
+    source, failing = Source(), [Panic("index out of bounds")]
+
+    def opened(_: Target) -> Source:
+        if failing:
+            raise failing.pop()
+        return source
+
+    loop = SnapshotLoop(target(), opened, interval_s=0.01)
+    try:
+        until(lambda: source.taken)
+    finally:
+        loop.close()
+    assert "cannot take snapshots: Panic: index out of bounds" in caplog.text
+
+
+def test_a_panic_while_the_lock_layout_is_read_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def panic(_: Target) -> None:
+        raise Panic
+
+    monkeypatch.setattr(layout, "learn", panic)
+    LockOwners(target())._learner.join()
+    assert "cannot read the layout of locks: unexpected Panic" in caplog.text

@@ -41,6 +41,7 @@ class Server:
     """A fake server that returns or raises the prepared answer for the first words of a statement."""
 
     user = b"ann"
+    where = "/run/mysqld.sock"
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -266,7 +267,7 @@ def test_each_local_error_has_its_reason() -> None:
 )
 def test_an_invalid_series_is_named(body: dict[str, Any], words: str) -> None:
     with pytest.raises(BadFile, match=rf"sql\.yaml: metrics\[0\].*{words}"):
-        convert({"version": 1, "session": [], "metrics": [body]}, sql_catalog.File, "sql.yaml")
+        convert({"version": 1, "session": [], "metrics": [body]}, sql_catalog.SqlFile, "sql.yaml")
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_an_invalid_series_is_named(body: dict[str, Any], words: str) -> None:
 )
 def test_an_invalid_sql_catalog_is_named(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadFile, match=words):
-        convert({"version": 1, "session": [], "metrics": []} | change, sql_catalog.File, "sql.yaml")
+        convert({"version": 1, "session": [], "metrics": []} | change, sql_catalog.SqlFile, "sql.yaml")
 
 
 def test_every_metric_of_sql_is_in_the_catalog_or_derived() -> None:

@@ -27,7 +27,7 @@ STATEMENT = "SELECT 'S3cr3tL1t3ral'"
 
 
 class FakeWorkers:
-    """Stores the jobs that are submitted. ``run`` runs them."""
+    """Fake workers, which store the submitted jobs until ``run`` is called."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -35,8 +35,12 @@ class FakeWorkers:
     def submit(self, job: Job) -> None:
         self.jobs.append(job)
 
+    def cancel(self, job: Job) -> None:
+        if job in self.jobs:
+            self.jobs.remove(job)
+
     def run(self) -> int:
-        """Run all jobs, and return their number."""
+        """Run all submitted jobs, and return how many there were."""
         jobs, self.jobs = self.jobs, []
         for job in jobs:
             assert job.kind == LEARNING
@@ -45,7 +49,7 @@ class FakeWorkers:
 
 
 class BrokenReader(FakeReader):
-    """A reader whose next call fails with ``error``."""
+    """A reader that raises ``error``, if it is set, instead of returning the commands."""
 
     error: BaseException | None = None
 
@@ -56,7 +60,10 @@ class BrokenReader(FakeReader):
 
 
 class Fixture:
-    """A source with fake parts. ``learned`` is the layout that is found, or the error that is raised."""
+    """A statement source with a fake engine, reader and workers.
+
+    ``learned`` is the layout that is found, or the error that is raised instead.
+    """
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -106,6 +113,26 @@ def test_first_snapshots_do_not_wait_for_the_layout() -> None:
     fixture.digests()
     assert fixture.digests() == WITH
     assert not fixture.workers.jobs
+
+
+def test_closing_cancels_a_waiting_layout_job() -> None:
+    fixture = Fixture()
+    fixture.digests()
+    assert fixture.workers.jobs
+    fixture.source.close()
+    fixture.source.close()
+    assert not fixture.workers.jobs
+
+
+def test_first_attempts_come_before_retries() -> None:
+    fixture = Fixture()
+    fixture.reader = None
+    fixture.digests()
+    assert not fixture.workers.jobs[0].slow
+    fixture.workers.run()
+    fixture.now = 60
+    fixture.digests()
+    assert fixture.workers.jobs[0].slow
 
 
 def test_queries_have_ids_but_no_texts() -> None:
@@ -160,6 +187,33 @@ def test_snapshots_continue_after_a_failure(
     assert fixture.digests() == WITH
 
 
+def test_success_resets_the_delay() -> None:
+    fixture = Fixture()
+    fixture.learn()
+    reader = fixture.reader
+    assert reader is not None
+    for _ in range(3):
+        reader.error = NoRights("cannot inspect process 7")
+        assert fixture.digests() == WITHOUT
+        reader.error = None
+        fixture.now += module._RETRY_S
+        fixture.learn()
+        assert fixture.digests() == WITH
+
+
+def test_reading_that_always_fails_is_retried_less_and_less_often() -> None:
+    fixture = Fixture()
+    assert fixture.reader is not None
+    fixture.reader.error = NoRights("cannot inspect process 7")
+    attempts = []
+    for now in range(0, 1_000, 10):
+        fixture.now = now
+        fixture.digests()
+        attempts += [now] * fixture.workers.run()
+    pauses = [later - earlier for earlier, later in itertools.pairwise(attempts)]
+    assert pauses == [70, 130, 250, 490]  # a snapshot later than the retry of the layout
+
+
 def test_failure_of_learning_is_tried_again() -> None:
     fixture = Fixture()
     fixture.learned = NoSuchProcess("process 7 has exited")
@@ -169,6 +223,24 @@ def test_failure_of_learning_is_tried_again() -> None:
     fixture.now += module._RETRY_S
     fixture.learn()
     assert fixture.source.available
+
+
+def test_a_failure_that_took_long_is_retried_later() -> None:
+    """Let each attempt to read hostile debug information take 12 s. Attempts may use 1 % of the time."""
+    fixture = Fixture()
+
+    def learn(_: Target) -> StatementLayout:
+        fixture.now += 12.0
+        raise NoSuchProcess("reading it exceeds its limit of CPU time")
+
+    fixture.source._learn = learn
+    fixture.learn()
+    fixture.now += 1199.0
+    fixture.digests()
+    assert not fixture.workers.jobs
+    fixture.now += 1.0
+    fixture.digests()
+    assert len(fixture.workers.jobs) == 1
 
 
 def test_lost_job_is_replaced() -> None:

@@ -1,6 +1,6 @@
-"""Statements are attributed to threads only if they are certain, and nothing with literals is stored.
+"""A thread gets a statement only if the attribution is certain, and literals are stored only on request.
 
-agent/native/src/statements/tests.rs tests how the core reads them.
+agent/native/src/statements/tests.rs tests how the Rust core reads the statements.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from innoscope.cli import open_server
 from innoscope.cli.commands import stacks
 from innoscope.cli.main import main
 from innoscope.memory.locks import layout as locks
-from innoscope.memory.locks.layout import Part
+from innoscope.memory.locks.layout import LayoutPart
 from innoscope.memory.statements import attribution
 from innoscope.memory.statements.attribution import Attribution, may_show_text
 from innoscope.memory.statements.layout import StatementLayout, decode, installed
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Blocked, Trust
 from innoscope.sampling.render import render
 from servers.catalog import SERVERS, TRIED
@@ -42,9 +42,11 @@ QUERY = 3
 MEMBERS = ("first", "next", "thread", "connection", "command", "query", "text", "length", "user", "schema")
 
 
-def part(*omitted: str) -> Part:
+def part(*omitted: str) -> LayoutPart:
     members = {name: Member((8 * at,), 8, "unsigned") for at, name in enumerate(MEMBERS)}
-    return Part({"walk": "linked"}, {k: v for k, v in members.items() if k not in omitted}, {"first": 0x1000})
+    return LayoutPart(
+        {"walk": "linked"}, {k: v for k, v in members.items() if k not in omitted}, {"first": 0x1000}
+    )
 
 
 OWN = replace(target(), pid=os.getpid())
@@ -93,7 +95,7 @@ def test_catalog_covers_the_test_servers(name: str) -> None:
 
 
 class FakeEngine:
-    """Takes the prepared snapshot. ``counts`` are the run counts that are returned in turn."""
+    """A fake snapshot engine with one snapshot. Calls of ``run_counts`` return the ``counts`` in order."""
 
     def __init__(self, snapshot: Snapshot, before: Counts, copied: Counts, after: Counts) -> None:
         self.snapshot, self._copied = snapshot, copied
@@ -116,7 +118,7 @@ def _only(counts: Counts, tids: Sequence[int]) -> Counts:
 
 
 class FakeReader:
-    """The commands of a server's connections, by thread. ``read`` lists the threads whose texts were read."""
+    """A fake reader of each thread's command. ``read`` lists the threads whose texts were read."""
 
     def __init__(self, statements: dict[int, str]) -> None:
         self.now = {
@@ -220,7 +222,10 @@ def _source(reader: FakeReader, snapshot: Snapshot = SNAPSHOT) -> tuple[Attribut
 
 
 class FakeBlockers:
-    """Connection 9 blocks all others. ``waiters`` are those of the last call; ``error`` is raised if set."""
+    """A fake finder that reports connection 9 as the blocker of each waiter, or raises ``error`` if set.
+
+    ``waiters`` are the waiters of the last call.
+    """
 
     def __init__(self) -> None:
         self.waiters: Sequence[Waiter] = ()
@@ -349,7 +354,7 @@ def test_only_root_and_the_servers_user_see_text(monkeypatch: pytest.MonkeyPatch
 
 def test_text_is_sanitized_and_running_threads_are_marked() -> None:
     query = replace(attributed({}, {}, {})[71], text="SELECT '\x1b[2J\u202e'")
-    report = Report(target())
+    report = StackReport(target())
     report.add(snapshot_of(replace(thread(71, ROW_LOCK, "row_lock"), query=query)))
     by_thread = list(render(report, "text", by="thread"))
     assert "  connection 7  app  shop  Query · running" in by_thread

@@ -5,18 +5,20 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from innoscope.common import supervision
-from innoscope.common.supervision import GaveUp, Supervisor
+from innoscope.common.supervision import GaveUp, Supervisor, wait
+from innoscope.probes.guard import Guard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from innoscope.common.supervision import Beat
+    from innoscope.probes.guard import GuardedGovernor
 
 PATIENCE_S = 10
 
@@ -27,7 +29,12 @@ class Panic(BaseException):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("CHECK_S", 0.01), ("FIRST_PAUSE_S", 0.01), ("LONGEST_PAUSE_S", 0.05)):
+    for name, seconds in (
+        ("CHECK_S", 0.01),
+        ("FIRST_PAUSE_S", 0.01),
+        ("LONGEST_PAUSE_S", 0.05),
+        ("BEAT_S", 0.01),
+    ):
         monkeypatch.setattr(supervision, name, seconds)
 
 
@@ -177,3 +184,43 @@ def test_joining_all_threads_has_one_timeout() -> None:
 
 def _wait(gate: threading.Event) -> None:
     gate.wait(PATIENCE_S)
+
+
+def test_a_hung_thread_of_another_module_stops_the_watchdog() -> None:
+    supervisor, silent_s = Supervisor(), 0.0
+    supervisor.observe("guard", lambda: silent_s, 60.0)
+    assert supervisor.check() == []
+    silent_s = 61.0
+    assert supervisor.check() == ["guard"]
+    assert supervisor.hung() == 1
+    silent_s = 0.0
+    assert supervisor.check() == []
+    assert supervisor.hung() == 0
+
+
+def test_the_guard_is_silent_only_while_it_has_something_to_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Guard, "ensure_running", lambda _: None)  # a thread that never runs
+    guard, governor = Guard(), cast("GuardedGovernor", object())
+    guard._beat_at -= 100.0
+    assert guard.silent_s() == 0.0
+    guard.watch(governor)
+    assert guard.silent_s() < 50.0
+    guard._beat_at -= 100.0
+    assert guard.silent_s() > 99.0
+    guard.unwatch(governor)
+    assert guard.silent_s() == 0.0
+
+
+def test_long_waits_beat_until_they_end() -> None:
+    ended, beats = threading.Event(), 0
+
+    def beat() -> None:
+        nonlocal beats
+        beats += 1
+        if beats == 3:
+            ended.set()
+
+    assert wait(ended, 600.0, beat)
+    assert beats == 3
+    assert not wait(threading.Event(), 0.03, beat)
+    assert beats >= 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ HEADING_UNIX = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 
 
 class FakeProc:
-    """A synthetic /proc, written to a folder."""
+    """A synthetic /proc, written to a directory."""
 
     def __init__(self, root: Path) -> None:
         self.fs = ProcFs(root)
@@ -59,7 +60,7 @@ class FakeProc:
         (folder / "status").write_text(
             f"Name:\t{comm}\nTgid:\t{tgid or pid}\nTracerPid:\t0\nUid:\t{uids}\nNSpid:\t{pid} {inner}\n"
         )
-        (folder / "cmdline").write_bytes("\0".join(arguments).encode() + b"\0")
+        (folder / "cmdline").write_bytes(os.fsencode("\0".join(arguments)) + b"\0")
         (folder / "cgroup").write_text(cgroup)
         if exe is not None:
             (folder / "exe").symlink_to(exe)
@@ -167,6 +168,25 @@ def test_paths_in_a_chroot_are_those_that_the_server_sees(fake: FakeProc) -> Non
     assert target.datadir == "/var/lib/mysql"
     assert target.socket == "/var/lib/mysql/my.sock"
     assert target.root == "/srv/sid"
+
+
+@pytest.mark.parametrize("character", ["x", "é", "\udcff"])
+def test_paths_that_are_too_long_are_ignored(
+    fake: FakeProc, character: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = len(os.fsencode(character))
+    longest = "/" + character * (4095 // size)
+    fake.process(7, "/opt/mysqld", arguments=("mysqld", f"--datadir={longest}", "--socket=/s.sock"))
+    target = find_one(7, proc=fake.fs)
+    assert (target.datadir, target.socket) == (longest, "/s.sock")
+    assert not caplog.records
+
+    too_long = f"--datadir={longest}{character}", f"--socket=/{character * 107}"
+    fake.process(8, "/opt/mysqld", arguments=("mysqld", *too_long))
+    target = find_one(8, proc=fake.fs)
+    assert (target.datadir, target.socket) == ("/var/lib/mysql", None)
+    ignored = {vars(record)["option"] for record in caplog.records}
+    assert ignored == {"--datadir", "--socket"}
 
 
 def test_a_server_without_listeners_has_no_port(fake: FakeProc) -> None:

@@ -1,8 +1,9 @@
-"""Test accounts, the removal of literals, and the mapping of threads to statements, without a server."""
+"""Test accounts, errors with their remedies, and the mapping of threads to statements, without a server."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from innoscope.target.proc import ProcFs
 from unit import snapshots
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from innoscope.target.model import Target
@@ -57,6 +59,7 @@ class Cursor:
 
 class Connection:
     user = b"dba"
+    where = "db1:3306"
     server_version = "9.7.4"
 
     def thread_id(self) -> int:
@@ -81,10 +84,18 @@ def test_the_account_comes_from_the_option_file(tmp_path: Path) -> None:
     assert credentials.find(str(file), "other").user == "other"
 
 
-def test_the_default_account_is_the_system_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("uid", "name"),
+    [(0, "root"), (pwd.getpwnam("nobody").pw_uid, "nobody"), (2_000_000_001, "2000000001")],
+)
+def test_the_default_account_is_the_effective_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, uid: int, name: str
+) -> None:
     monkeypatch.setattr(credentials, "DEFAULT_FILES", (tmp_path / "none",))
-    monkeypatch.setattr("getpass.getuser", lambda: "ann")
-    assert credentials.find() == credentials.Credentials("ann", "")
+    for variable in ("LOGNAME", "USER"):
+        monkeypatch.setenv(variable, "ann")
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    assert credentials.find() == credentials.Credentials(name, "")
 
 
 def test_a_world_writable_or_missing_option_file_is_refused(tmp_path: Path) -> None:
@@ -99,10 +110,18 @@ def test_a_world_writable_or_missing_option_file_is_refused(tmp_path: Path) -> N
 
 
 def test_each_server_version_has_its_statement() -> None:
-    assert "THREAD_OS_ID" in sql.source_for("mysql", (5, 7, 0)).statement
-    assert "TID" in sql.source_for("mysql", (5, 6, 24)).statement
-    assert "TID" in sql.source_for("mariadb", (10, 11, 19)).statement
-    assert "TID" in sql.source_for("mariadb", ()).statement
+    assert "THREAD_OS_ID" in sql.query_for("mysql", (5, 7, 0)).sql
+    assert "TID" in sql.query_for("mysql", (5, 6, 24)).sql
+    assert "TID" in sql.query_for("mariadb", (10, 11, 19)).sql
+    assert "TID" in sql.query_for("mariadb", ()).sql
+    assert "TID" in sql.query_for("mysql", ()).sql
+
+
+def test_every_server_has_a_query(tmp_path: Path) -> None:
+    file = tmp_path / "thread_queries.yaml"
+    file.write_text('version: 1\nqueries: [{mysql: "5.7+", needs: process, sql: SELECT 1}]')
+    with pytest.raises(BadFile, match="the last query must be for all servers"):
+        sql.load(file)
 
 
 def test_digests_are_preferred_and_the_innermost_statement_wins() -> None:
@@ -160,6 +179,15 @@ def test_connection_errors_are_one_line_with_a_remedy(
     assert caught.value.remedy
 
 
+def test_the_remedy_for_a_blocked_host_works_on_all_servers() -> None:
+    """Check that FLUSH HOSTS, which MySQL 8.4 removed, is not suggested."""
+    blocked = pymysql.err.OperationalError(1129, "Host is blocked because of many connection errors")
+    with pytest.raises(SqlFailed) as caught:
+        sql.table(Connection(blocked), "SELECT 1")  # type: ignore[arg-type]
+    assert "mysqladmin flush-hosts" in (caught.value.remedy or "")
+    assert "FLUSH HOSTS" not in (caught.value.remedy or "")
+
+
 @pytest.mark.parametrize(
     ("needed", "granted"),
     [
@@ -174,6 +202,13 @@ def test_the_privilege_that_the_server_names_is_the_remedy(needed: str, granted:
     with pytest.raises(SqlFailed) as caught:
         sql.table(Connection(denied), "SHOW SLAVE STATUS")  # type: ignore[arg-type]
     assert caught.value.remedy == f"GRANT {granted} ON *.* TO 'dba'@'localhost'"
+
+
+@pytest.mark.parametrize("read", [sql.rows, sql.table])
+def test_an_error_of_a_statement_names_the_address_of_the_server(read: Callable[..., object]) -> None:
+    with pytest.raises(SqlFailed) as caught:
+        read(Connection(pymysql.err.OperationalError(2013, "Lost connection")), "SHOW STATUS")
+    assert caught.value.what == "no SQL: the server at db1:3306 did not answer in time"
 
 
 def test_a_server_without_sockets_is_refused() -> None:

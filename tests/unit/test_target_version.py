@@ -1,4 +1,4 @@
-"""Parse server versions, and find them in memory or in the executable."""
+"""Test how server versions are parsed, and found in memory or in the executable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FakeNativeError(Exception):
 
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Return an empty Rust core to which tests add functions."""
+    """Replace the Rust core with an empty module, to which tests add functions, and return the module."""
     module = ModuleType("innoscope._native")
     module.NativeError = FakeNativeError  # type: ignore[attr-defined]
     monkeypatch.setattr(version, "_native", module)

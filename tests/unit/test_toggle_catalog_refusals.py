@@ -44,7 +44,7 @@ SPIN = ("spin_rounds", "servers", 1)
 ROUNDS = (*SPIN, "backends", 1, "memory", "srv_n_spin_wait_rounds")
 FLUSH = ("flush_neighbors", "servers", 1, "backends", 1, "memory", "srv_flush_neighbors")
 UNSIGNED = {"kind": "unsigned", "size": 8, "plausible": [0, 100000]}
-#: The setting of a toggle whose values are words; the toggle must define a number for each word.
+#: Invalid: the values of this toggle are words, so its setting needs ``values`` to map words to numbers.
 NEIGHBORS = {"kind": "unsigned", "size": 8, "plausible": [0, 2]}
 
 

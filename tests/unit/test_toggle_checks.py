@@ -1,4 +1,4 @@
-"""Each check refuses a change for one reason, and gives the remedy.
+"""Each check refuses a change for one reason, and names the remedy.
 
 tests/safety/test_toggle_facts.py needs root; it tests how facts about other processes are gathered.
 """
@@ -15,7 +15,15 @@ import pytest
 from innoscope.toggles import checks, facts
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Assignment, Backend, Domain, Refused, Setting, Step, Verdict
+from innoscope.toggles.model import (
+    Assignment,
+    Backend,
+    ChangeRefused,
+    ChangeStep,
+    Domain,
+    ToggledVariable,
+    ToggleVerdict,
+)
 from unit.test_target_sql import target
 from unit.toggling import entry
 
@@ -24,12 +32,12 @@ if TYPE_CHECKING:
 
 TARGET = target(pid=7, start_time=99, build_id="ab")
 GOOD = Facts(99, "ab", "boot")
-BACKEND = Backend("memory", (Assignment(Setting("spin", "unsigned", 8, (0, 100))),))
-STEPS = (Step("spin", 30, 7, 4096, 8, "unsigned"),)
+BACKEND = Backend("memory", (Assignment(ToggledVariable("spin", "unsigned", 8, (0, 100))),))
+STEPS = (ChangeStep("spin", 30, 7, 4096, 8, "unsigned"),)
 CHANGE = checks.Change("spin", Domain(low=0, high=500), "7", BACKEND, STEPS)
 
 
-def refusals(change: checks.Change = CHANGE, entries: Any = (), **changed: Any) -> list[Verdict]:
+def refusals(change: checks.Change = CHANGE, entries: Any = (), **changed: Any) -> list[ToggleVerdict]:
     found = checks.verdicts(TARGET, replace(GOOD, **changed), change, entries)
     return [verdict for verdict in found if not verdict.ok]
 
@@ -71,7 +79,7 @@ def test_each_problem_of_server_or_tool_fails_its_check(
 
 
 def test_sql_needs_no_right_to_write_to_memory() -> None:
-    change = replace(CHANGE, backend=Backend("sql", BACKEND.assignments), steps=(Step("spin", 30, 7),))
+    change = replace(CHANGE, backend=Backend("sql", BACKEND.assignments), steps=(ChangeStep("spin", 30, 7),))
 
     assert refusals(change, memory_error="no", ptrace_capable=False) == []
     assert refusals(change, memory_error="no", ptrace_scope=3) == []
@@ -87,14 +95,14 @@ def test_an_unknown_version_is_refused() -> None:
 @pytest.mark.parametrize(
     ("step", "check", "words"),
     [
-        (Step("spin", 101, 7, 4096, 8, "unsigned"), "plausible", "101"),
-        (Step("spin", -1, 7, 4096, 8, "unsigned"), "plausible", "-1"),
-        (Step("spin", "ON", 7, 4096, 8, "unsigned"), "plausible", "ON"),
-        (Step("spin", 30, 7, 4096, 1, "unsigned"), "as_declared", "bytes 1"),
-        (Step("spin", 30, 7, 4096, 8, "float"), "as_declared", "type float"),
+        (ChangeStep("spin", 101, 7, 4096, 8, "unsigned"), "plausible", "101"),
+        (ChangeStep("spin", -1, 7, 4096, 8, "unsigned"), "plausible", "-1"),
+        (ChangeStep("spin", "ON", 7, 4096, 8, "unsigned"), "plausible", "ON"),
+        (ChangeStep("spin", 30, 7, 4096, 1, "unsigned"), "as_declared", "bytes 1"),
+        (ChangeStep("spin", 30, 7, 4096, 8, "float"), "as_declared", "type float"),
     ],
 )
-def test_an_implausible_value_or_type_is_refused(step: Step, check: str, words: str) -> None:
+def test_an_implausible_value_or_type_is_refused(step: ChangeStep, check: str, words: str) -> None:
     (verdict,) = refusals(replace(CHANGE, steps=(step,)))
 
     assert verdict.check == check
@@ -136,8 +144,8 @@ def test_the_value_must_be_in_the_toggle_s_domain(domain: Domain, value: str, fi
         ({"outcome": "done"}, None),
         ({"outcome": "undone", "until": 5.0}, None),
         ({"outcome": "failed", "until": 5.0, "put_back": True}, None),
-        ({"outcome": "intended", "toggle": "other", "steps": (Step("more", 1, 2),)}, None),
-        ({"outcome": "intended", "steps": (Step("call", None, None),)}, None),
+        ({"outcome": "intended", "toggle": "other", "steps": (ChangeStep("more", 1, 2),)}, None),
+        ({"outcome": "intended", "steps": (ChangeStep("call", None, None),)}, None),
     ],
 )
 def test_an_unfinished_change_of_the_same_setting_is_refused(
@@ -156,7 +164,7 @@ def test_changes_of_another_process_are_ignored() -> None:
 
 
 def test_the_first_refusal_is_the_error() -> None:
-    with pytest.raises(Refused, match="has exited") as caught:
+    with pytest.raises(ChangeRefused, match="has exited") as caught:
         checks.refuse(checks.verdicts(TARGET, replace(GOOD, start_time=None, stopped=1), CHANGE, ()))
 
     assert caught.value.remedy

@@ -14,7 +14,7 @@ from innoscope.cli.toggle_text import history_row
 from innoscope.common.errors import SqlFailed
 from innoscope.toggles import engine, lock
 from innoscope.toggles.journal_format import ServerId
-from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, ChangeStep, NotOnThisServer
 from innoscope.toggles.paths import boot_id
 from innoscope.toggles.undo import UNDO_FAULTS, Overtaken
 from unit.toggling import ACCOUNT, MEMORY, expanded, killed_at, made_up, toggle
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.journal_format import JournalEntry
     from unit.toggling import World
 
 BEFORE = {"spin": 30, "delay": 6}
@@ -36,12 +36,12 @@ def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worl
         yield world
 
 
-def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> Entry:
+def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> JournalEntry:
     plan = world.plan(value, name=name)
     return engine.apply(world.target, plan, who="ann", deps=world.deps, account=ACCOUNT, **more)
 
 
-def undo(world: World, which: str | None = None, **more: Any) -> Entry:
+def undo(world: World, which: str | None = None, **more: Any) -> JournalEntry:
     return engine.undo(world.target, which, account=ACCOUNT, who="bob", deps=world.deps, **more)
 
 
@@ -52,7 +52,7 @@ def outcomes(world: World) -> list[str]:
 def test_a_plan_lists_all_writes_and_warnings(world: World) -> None:
     plan = world.plan()
 
-    assert (plan.backend.kind, plan.steps) == ("sql", (Step("spin", 30, 7), Step("delay", 6, 7)))
+    assert (plan.backend.kind, plan.steps) == ("sql", (ChangeStep("spin", 30, 7), ChangeStep("delay", 6, 7)))
     assert (plan.refusals, plan.passed) == ((), ())
     assert plan.warnings == ("CPU",)
     assert world.values == BEFORE
@@ -82,7 +82,7 @@ def test_only_the_requested_backends_are_tried(world: World) -> None:
     world.broken["sql"] = SqlFailed("Too many connections", remedy="raise it")
     with pytest.raises(SqlFailed, match="Too many connections"):
         world.plan(backends=["sql"])
-    with pytest.raises(Refused, match="sql: Too many connections; gdb: the catalog"):
+    with pytest.raises(ChangeRefused, match="sql: Too many connections; gdb: the catalog"):
         world.plan(backends=["sql", "gdb"])
 
 
@@ -98,7 +98,7 @@ def test_a_forbidden_backend_is_refused(world: World) -> None:
 
 
 def test_an_unknown_toggle_is_refused_with_similar_names(world: World) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(ChangeRefused) as caught:
         world.plan(name="spim")
     assert "spin" in str(caught.value.remedy)
 
@@ -110,7 +110,7 @@ def test_sql_is_not_tried_on_a_stopped_server(world: World) -> None:
     assert plan.backend.kind == "memory"
     assert "stopped" in plan.passed[0][1]
     assert [verdict.check for verdict in plan.refusals] == ["not_stopped"]
-    with pytest.raises(Refused, match="stopped") as caught:
+    with pytest.raises(ChangeRefused, match="stopped") as caught:
         world.plan(backends=["sql"])
     assert "unstick" in str(caught.value.remedy)
 
@@ -157,7 +157,7 @@ def test_the_history_lists_all_changes_or_those_of_a_server(world: World) -> Non
 def test_checks_are_repeated_before_applying(world: World, changed: dict[str, Any]) -> None:
     plan = world.plan()
     world.facts = changed
-    with pytest.raises(Refused):
+    with pytest.raises(ChangeRefused):
         engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
@@ -166,7 +166,7 @@ def test_checks_are_repeated_before_applying(world: World, changed: dict[str, An
 def test_a_value_that_changed_after_the_plan_is_not_overwritten(world: World) -> None:
     plan = world.plan()
     world.set(delay=5)
-    with pytest.raises(Refused, match=r"delay: it is 5 now, not 6"):
+    with pytest.raises(ChangeRefused, match=r"delay: it is 5 now, not 6"):
         engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert world.values == BEFORE | {"delay": 5}
@@ -176,7 +176,10 @@ def test_a_value_that_changed_after_the_plan_is_not_overwritten(world: World) ->
 def test_a_locked_server_is_not_changed(world: World) -> None:
     plan = world.plan()
     server = ServerId.of(world.target, boot_id())
-    with lock.held(world.journal.folder, server), pytest.raises(Refused, match=f"process {os.getpid()}"):
+    with (
+        lock.held(world.journal.folder, server),
+        pytest.raises(ChangeRefused, match=f"process {os.getpid()}"),
+    ):
         engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
@@ -184,7 +187,7 @@ def test_a_locked_server_is_not_changed(world: World) -> None:
 
 @pytest.mark.parametrize("error", [ChangeFailed("denied"), OSError(5, "I/O error"), KeyboardInterrupt()])
 def test_a_failed_step_restores_the_earlier_ones(world: World, error: BaseException) -> None:
-    def failing(step: Step) -> None:
+    def failing(step: ChangeStep) -> None:
         if (step.setting, step.new) == ("delay", 7):
             raise error
 
@@ -208,7 +211,7 @@ def test_a_value_that_reads_back_differently_is_restored(world: World) -> None:
 
 
 def test_a_failed_restore_is_reported_and_can_be_undone_later(world: World) -> None:
-    def failing(step: Step) -> None:
+    def failing(step: ChangeStep) -> None:
         if step.setting == "delay" or step.new == 30:
             raise ChangeFailed("denied")
 
@@ -227,11 +230,11 @@ def test_a_failed_restore_is_reported_and_can_be_undone_later(world: World) -> N
 
 
 def test_a_refusal_while_writing_changes_nothing(world: World) -> None:
-    def refusing(_: Step) -> None:
-        raise Refused("a thread is inside malloc", remedy="again")
+    def refusing(_: ChangeStep) -> None:
+        raise ChangeRefused("a thread is inside malloc", remedy="again")
 
     world.on_write = refusing
-    with pytest.raises(Refused, match="malloc"):
+    with pytest.raises(ChangeRefused, match="malloc"):
         apply(world)
 
     assert outcomes(world) == ["not written"]
@@ -246,7 +249,7 @@ def test_without_a_journal_nothing_is_changed(world: World, broken: str) -> None
         world.journal.path.mkdir()
     else:
         world.journal.path.write_bytes(b"?\n?\n")
-    with pytest.raises(Refused, match="journal") as caught:
+    with pytest.raises(ChangeRefused, match="journal") as caught:
         engine.apply(world.target, plan, who="ann", deps=world.deps)
 
     assert caught.value.remedy
@@ -280,7 +283,7 @@ def test_an_action_of_an_earlier_version_is_shown_and_cannot_be_undone(world: Wo
     assert history_row(done)[4:8] == ("release_memory", "malloc_trim(0)", "gdb", "done")
     assert (begun.outcome, begun.may_be_in_force) == ("intended", False)
     for which in ("a", "b"):
-        with pytest.raises(Refused, match="was an action"):
+        with pytest.raises(ChangeRefused, match="was an action"):
             undo(world, which)
     [server_status] = json.loads((world.folder / "toggles.json").read_text())["servers"]
     assert [one["toggle"] for one in server_status["toggles"]] == ["spin"]
@@ -306,9 +309,9 @@ def test_changes_are_undone_from_the_last_one(world: World) -> None:
     assert undo(world).id == second.id
     assert undo(world, "spin").id == first.id
     assert world.values == BEFORE
-    with pytest.raises(Refused, match="undone by"):
+    with pytest.raises(ChangeRefused, match="undone by"):
         undo(world, first.id)
-    with pytest.raises(Refused, match="none is in force"):
+    with pytest.raises(ChangeRefused, match="none is in force"):
         undo(world)
 
 
@@ -335,7 +338,7 @@ def test_undo_never_touches_another_process(world: World) -> None:
     entry = apply(world)
     with subprocess.Popen(["sleep", "600"]) as successor:
         other = type(world)(world.folder, successor)
-        with pytest.raises(Refused, match=f"made in server {world.process.pid}") as caught:
+        with pytest.raises(ChangeRefused, match=f"made in server {world.process.pid}") as caught:
             engine.undo(other.target, entry.id, account=ACCOUNT, who="bob", deps=world.deps)
         assert entry.id in str(caught.value.remedy)
         world.process.kill()
@@ -343,7 +346,7 @@ def test_undo_never_touches_another_process(world: World) -> None:
         for target in (other.target, None):
             with pytest.raises(Overtaken, match="has exited"):
                 engine.undo(target, entry.id, account=ACCOUNT, who="bob", deps=world.deps)
-            with pytest.raises(Refused, match="none is in force"):
+            with pytest.raises(ChangeRefused, match="none is in force"):
                 engine.undo(target, None, account=ACCOUNT, who="bob", deps=world.deps)
         successor.kill()
     assert world.values == AFTER
@@ -352,7 +355,7 @@ def test_undo_never_touches_another_process(world: World) -> None:
 def test_another_build_under_the_same_pid_is_refused(world: World) -> None:
     apply(world)
     world.facts = {"build_id": "cd"}
-    with pytest.raises(Refused, match="build-id"):
+    with pytest.raises(ChangeRefused, match="build-id"):
         undo(world)
 
     assert world.values == AFTER
@@ -364,12 +367,12 @@ def test_a_time_limit_is_armed_before_the_first_write(world: World) -> None:
     assert world.armed == [entry.id]
     assert entry.until is not None
     assert entry.until - entry.at == 60
-    with pytest.raises(Refused, match="undone automatically"):
+    with pytest.raises(ChangeRefused, match="undone automatically"):
         apply(world, "9")
 
 
 def test_a_failed_change_disarms_its_time_limit(world: World) -> None:
-    def failing(_: Step) -> None:
+    def failing(_: ChangeStep) -> None:
         raise ChangeFailed("denied")
 
     world.on_write = failing
@@ -383,10 +386,10 @@ def test_if_the_time_limit_cannot_be_armed_nothing_is_written(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(*_: object) -> None:
-        raise Refused("no helper", remedy="without --for")
+        raise ChangeRefused("no helper", remedy="without --for")
 
     monkeypatch.setattr(world, "arm", failing, raising=False)
-    with pytest.raises(Refused, match="no helper"):
+    with pytest.raises(ChangeRefused, match="no helper"):
         apply(world, seconds=60)
 
     assert (world.values, outcomes(world)) == (BEFORE, [])
@@ -394,7 +397,7 @@ def test_if_the_time_limit_cannot_be_armed_nothing_is_written(
 
 @pytest.mark.parametrize("point", expanded(engine.FAULTS))
 def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) -> None:
-    """Check that undo restores the server's value, even if the journal contains only part of the change."""
+    """Check that undo restores the server's values, even if the journal contains only part of the change."""
     assert killed_at(point, lambda fault: apply(world, fault=fault))
     before = ("begun", "locked", "checked", "armed")
     if point in before:
@@ -404,7 +407,7 @@ def test_a_change_killed_at_any_point_can_be_undone(world: World, point: str) ->
     finished = point in ("concluded", "published")
     assert outcomes(world) == ["done" if finished else "intended"]
     if not finished:
-        with pytest.raises(Refused, match="never completed"):
+        with pytest.raises(ChangeRefused, match="never completed"):
             apply(world)
 
     written = world.values != BEFORE

@@ -7,22 +7,22 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from innoscope.target.credentials import Account
-from innoscope.toggles import engine, expiry, lock
+from innoscope.target.credentials import LoginOptions
+from innoscope.toggles import engine, expiry, expiry_main, lock, undo
 from innoscope.toggles.expiry_main import PendingUndo
 from innoscope.toggles.journal_format import ServerId
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 from innoscope.toggles.paths import boot_id
 from unit.toggling import ACCOUNT, entry, made_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.journal_format import JournalEntry
     from unit.toggling import World
 
 BEFORE = {"spin": 30, "delay": 6}
@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def apply(world: World, seconds: float = 60.0) -> Entry:
+def apply(world: World, seconds: float = 60.0) -> JournalEntry:
     plan = world.plan()
     return engine.apply(world.target, plan, who="ann", seconds=seconds, deps=world.deps, account=ACCOUNT)
 
@@ -78,12 +78,23 @@ def test_a_failed_undo_is_noted_and_repeated(world: World) -> None:
     assert world.values == BEFORE
 
 
-def test_the_undo_waits_for_the_lock(world: World) -> None:
+def test_the_undo_waits_for_the_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     change = apply(world)
+    refused = threading.Event()
+
+    def noting(*arguments: Any, **options: Any) -> JournalEntry:
+        try:
+            return undo.undo(*arguments, **options)
+        except lock.AlreadyLocked:
+            refused.set()
+            raise
+
+    monkeypatch.setattr(expiry_main, "undo", noting)
     with lock.held(world.journal.folder, change.server):
         watching = threading.Thread(target=watch(world, change.id).undo, args=(ACCOUNT,))
         watching.start()
-        time.sleep(0.2)  # the helper process must do nothing, so there is no event to wait for
+        assert refused.wait(PATIENCE_S)
+        assert world.values != BEFORE
     watching.join(PATIENCE_S)
 
     assert world.values == BEFORE
@@ -169,12 +180,12 @@ def test_a_helper_that_cannot_start_is_an_error(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    with pytest.raises(Refused, match="nothing was changed") as caught:
+    with pytest.raises(ChangeRefused, match="nothing was changed") as caught:
         expiry.arm(entry(server=_server_of(world), until=1.0), ACCOUNT, world.journal.folder)
     assert "--for" in str(caught.value.remedy)
 
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(Refused, match="did not start"):
+    with pytest.raises(ChangeRefused, match="did not start"):
         expiry.arm(entry(server=_server_of(world), until=1.0), ACCOUNT, world.journal.folder)
 
 
@@ -202,10 +213,10 @@ def test_systemd_is_given_a_transient_timer(
     monkeypatch.setattr(expiry, "SYSTEMD", tmp_path)
     change = entry(server=_server_of(world), until=time.time() + 600)
     if code:
-        with pytest.raises(Refused, match="nothing was changed"):
-            expiry.arm(change, Account(), world.journal.folder)
+        with pytest.raises(ChangeRefused, match="nothing was changed"):
+            expiry.arm(change, LoginOptions(), world.journal.folder)
         return
-    expiry.arm(change, Account("my.cnf", "dba"), world.journal.folder)
+    expiry.arm(change, LoginOptions("my.cnf", "dba"), world.journal.folder)
     expiry.disarm(change.id)
 
     words = Path(f"{arguments}-systemd-run").read_text().splitlines()

@@ -13,7 +13,7 @@ import pytest
 from innoscope.common.errors import BadFile
 from innoscope.toggles import journal_format, lock
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Refused, Step
+from innoscope.toggles.model import ChangeRefused, ChangeStep
 from unit.toggling import entry
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def test_a_missing_journal_has_no_entries(journal: Journal) -> None:
 
 def test_an_entry_is_read_as_it_was_written(journal: Journal) -> None:
     steps = (
-        Step("a", True, False, 0x7FFF_0000_1000, 1, "unsigned", ".dynsym"),
-        Step("b", 75.5, 10.0, 0xFFFF_FFFF_FFFF_FFF8, 8, "float"),
-        Step("c", "ON", "OFF"),
-        Step("call", None, None),
+        ChangeStep("a", True, False, 0x7FFF_0000_1000, 1, "unsigned", ".dynsym"),
+        ChangeStep("b", 75.5, 10.0, 0xFFFF_FFFF_FFFF_FFF8, 8, "float"),
+        ChangeStep("c", "ON", "OFF"),
+        ChangeStep("call", None, None),
     )
     written = entry(why="Grund: zu langsam", until=2000.5, steps=steps)
     journal.intend(written)
@@ -65,7 +65,7 @@ def test_invalid_characters_are_replaced_and_long_text_is_cut(journal: Journal) 
 
 def test_an_entry_that_could_not_be_read_back_is_not_written(journal: Journal) -> None:
     for wrong in (entry(value="\udcff"), entry(who=""), entry(at=float("1e300"))):
-        with pytest.raises(Refused, match="invalid entry"):
+        with pytest.raises(ChangeRefused, match="invalid entry"):
             journal.intend(wrong)
 
     assert journal.entries() == ()
@@ -218,7 +218,7 @@ def test_a_journal_that_others_can_write_is_refused(journal: Journal) -> None:
 
     with pytest.raises(BadFile, match="writable by other users"):
         journal.read()
-    with pytest.raises(Refused, match="writable by other users"):
+    with pytest.raises(ChangeRefused, match="writable by other users"):
         journal.intend(entry("two"))
     assert journal.problem() is not None
 
@@ -235,7 +235,7 @@ def test_a_link_pipe_or_folder_in_its_place_is_refused(journal: Journal, tmp_pat
 
     with pytest.raises(BadFile):
         journal.read()
-    with pytest.raises(Refused):
+    with pytest.raises(ChangeRefused):
         journal.intend(entry())
     assert journal.problem() is not None
 
@@ -245,7 +245,7 @@ def test_each_server_has_its_own_lock(tmp_path: Path) -> None:
     other = replace(server, start_time=100)
     with lock.held(tmp_path, server), lock.held(tmp_path, other):
         with (
-            pytest.raises(Refused, match=f"process {os.getpid()} is changing server 7") as caught,
+            pytest.raises(ChangeRefused, match=f"process {os.getpid()} is changing server 7") as caught,
             lock.held(tmp_path, server),
         ):
             pass

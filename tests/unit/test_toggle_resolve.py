@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from innoscope.memory.regions import Image, Region
-from innoscope.memory.tables import Variable
+from innoscope.memory.tables import SystemVariable
 from innoscope.toggles import locate_setting, number_bytes
 from innoscope.toggles.backends import gdb
 from innoscope.toggles.backends.gdb import Described
-from innoscope.toggles.model import NotOnThisServer, Refused, Setting
+from innoscope.toggles.model import ChangeRefused, NotOnThisServer, ToggledVariable
 from unit.snapshots import target
 
 if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 BIAS = 0x5500_0000_0000
-FLAG = Setting("flag", "unsigned", 8, (0, 1))
+FLAG = ToggledVariable("flag", "unsigned", 8, (0, 1))
 GDB_OUTPUT = """
 ==max_connections
 $1 = 8
@@ -69,12 +69,12 @@ def test_c_types_have_the_right_kind(text: str, kind: str) -> None:
 
 def test_agreeing_sources_give_an_address() -> None:
     found = locate_setting.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), described(), "gdb")
-    assert found == locate_setting.Resolved(BIAS + 0x1000, 8, "unsigned", "gdb")
+    assert found == locate_setting.SettingLocation(BIAS + 0x1000, 8, "unsigned", "gdb")
 
     found = locate_setting.of_symbol(FLAG, symbols((BIAS + 0x1000, 8)), None, "")
-    assert found == locate_setting.Resolved(BIAS + 0x1000, 8, "unsigned", "symbol (symtab)")
+    assert found == locate_setting.SettingLocation(BIAS + 0x1000, 8, "unsigned", "symbol (symtab)")
 
-    small = Setting("flag", "unsigned", 1, (0, 1))
+    small = ToggledVariable("flag", "unsigned", 1, (0, 1))
     own = described(size=1, kind="char", text="char")
     assert locate_setting.of_symbol(small, symbols((BIAS + 0x1000, 1)), own, "").type == "unsigned"
 
@@ -95,36 +95,36 @@ def test_agreeing_sources_give_an_address() -> None:
     ],
 )
 def test_a_contradiction_is_refused_with_its_source(
-    setting: Setting, places: list[tuple[int, int]], debug_info: Described | None, words: str
+    setting: ToggledVariable, places: list[tuple[int, int]], debug_info: Described | None, words: str
 ) -> None:
-    with pytest.raises(Refused, match=words) as refused:
+    with pytest.raises(ChangeRefused, match=words) as refused:
         locate_setting.of_symbol(setting, symbols(*places), debug_info, "gdb")
     assert refused.value.remedy
 
 
 def test_the_servers_table_gives_an_address_of_matching_type() -> None:
     table = {
-        "innodb_x": Variable("innodb_x", 0x1000, "uint64"),
-        "innodb_y": Variable("innodb_y", 8, "float64"),
+        "innodb_x": SystemVariable("innodb_x", 0x1000, "uint64"),
+        "innodb_y": SystemVariable("innodb_y", 8, "float64"),
     }
-    setting = Setting("srv_x", "unsigned", 8, (0, 1), "innodb_x")
+    setting = ToggledVariable("srv_x", "unsigned", 8, (0, 1), "innodb_x")
 
     assert locate_setting.of_table(setting, table, target()).address == 0x1000
     with pytest.raises(NotOnThisServer, match="no symbol srv_z"):
-        locate_setting.of_table(Setting("srv_z", "unsigned", 8), table, target())
-    with pytest.raises(Refused, match="float64"):
+        locate_setting.of_table(ToggledVariable("srv_z", "unsigned", 8), table, target())
+    with pytest.raises(ChangeRefused, match="float64"):
         locate_setting.of_table(replace(setting, variable="innodb_y"), table, target())
-    with pytest.raises(Refused, match="8 bytes"):
+    with pytest.raises(ChangeRefused, match="8 bytes"):
         locate_setting.of_table(replace(setting, size=4), table, target())
 
 
 def test_a_contradiction_with_the_server_s_table_is_refused() -> None:
-    place = locate_setting.Resolved(0x1000, 8, "unsigned", "")
-    other = {"innodb_x": Variable("innodb_x", 0x1000, "float64")}
-    with pytest.raises(Refused, match="innodb_x there, which is float64"):
+    place = locate_setting.SettingLocation(0x1000, 8, "unsigned", "")
+    other = {"innodb_x": SystemVariable("innodb_x", 0x1000, "float64")}
+    with pytest.raises(ChangeRefused, match="innodb_x there, which is float64"):
         locate_setting.must_not_contradict(FLAG, place, other)
-    elsewhere = {"innodb_x": Variable("innodb_x", 0x2000, "uint64")}
-    with pytest.raises(Refused, match="innodb_x at 0x2000"):
+    elsewhere = {"innodb_x": SystemVariable("innodb_x", 0x2000, "uint64")}
+    with pytest.raises(ChangeRefused, match="innodb_x at 0x2000"):
         locate_setting.must_not_contradict(replace(FLAG, variable="innodb_x"), place, elsewhere)
     locate_setting.must_not_contradict(FLAG, place, elsewhere)
 
@@ -149,9 +149,9 @@ def test_unwritable_unaligned_and_odd_sized_places_are_refused(
     address: int, size: int, kind: str, words: str
 ) -> None:
     image = cast("Image", Memory())
-    locate_setting.check_place("flag", locate_setting.Resolved(0x2FF8, 8, "unsigned", ""), image)
-    with pytest.raises(Refused, match=words):
-        locate_setting.check_place("flag", locate_setting.Resolved(address, size, kind, ""), image)
+    locate_setting.check_place("flag", locate_setting.SettingLocation(0x2FF8, 8, "unsigned", ""), image)
+    with pytest.raises(ChangeRefused, match=words):
+        locate_setting.check_place("flag", locate_setting.SettingLocation(address, size, kind, ""), image)
 
 
 def test_numbers_are_encoded_in_their_exact_width() -> None:
@@ -172,5 +172,5 @@ def test_numbers_are_encoded_in_their_exact_width() -> None:
     ],
 )  # fmt: skip
 def test_a_number_that_does_not_fit_is_refused(raw: Raw | None, kind: str, size: int) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(ChangeRefused):
         number_bytes.encode("x", raw, kind, size)

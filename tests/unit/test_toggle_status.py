@@ -21,14 +21,14 @@ from innoscope.metrics.merge import Merger, ServerOutcomes
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import status_file
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.model import Step
+from innoscope.toggles.model import ChangeStep
 from innoscope.toggles.paths import boot_id
 from unit.test_target_sql import target
 from unit.toggling import entry
 
 ME = target(start_time=ProcFs().stat(os.getpid()).start_time)
 SERVER = replace(entry().server, pid=ME.pid, start_time=ME.start_time, boot_id=boot_id())
-CALL = (Step("malloc_trim(0)", None, None),)
+CALL = (ChangeStep("malloc_trim(0)", None, None),)
 
 
 def outcome_of(path: Path, one: Any = ME) -> Any:

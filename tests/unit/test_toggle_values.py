@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.toggles import engine
 from innoscope.toggles.backends.sql import NoLogin
-from innoscope.toggles.model import Assignment, Backend, NotOnThisServer, Refused, Setting
+from innoscope.toggles.model import Assignment, Backend, ChangeRefused, NotOnThisServer, ToggledVariable
 from unit.toggling import ACCOUNT, DELAY, SPIN, FileWriter, made_up, toggle
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Raw, Step, Toggle
+    from innoscope.toggles.model import ChangeStep, Raw, Toggle
     from unit.toggling import World
 
 #: A setting that can be changed only in memory, and that SQL shows under another name.
 SHOWN = Backend("memory", (Assignment(replace(SPIN, variable="shown")),))
 HIDDEN = Backend("memory", (Assignment(DELAY),))
-ABSENT = Backend("sql", (Assignment(Setting("of_another_server")),))
+ABSENT = Backend("sql", (Assignment(ToggledVariable("of_another_server")),))
 
 
 class Noted(FileWriter):
@@ -34,10 +34,10 @@ class Noted(FileWriter):
         self._notes = notes
         notes.append(f"{kind} opened")
 
-    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[ChangeStep, ...]:
         self._notes.append(" ".join((self.kind, *(one.setting.name for one in backend.assignments))))
         if backend is ABSENT:
-            raise Refused("no such variable")
+            raise ChangeRefused("no such variable")
         return super().prepare(backend, new)
 
     def learn(self, backends: Sequence[Backend]) -> None:

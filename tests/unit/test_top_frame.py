@@ -6,7 +6,7 @@ import pytest
 from rich.cells import cell_len
 
 from innoscope.cli.top.frame import Choice, FoldedSnapshot, Order, waits
-from innoscope.cli.top.history import History, bar, sparkline
+from innoscope.cli.top.history import WaitHistory, bar, sparkline
 from innoscope.cli.top.lines import (
     Widths,
     fit,
@@ -72,7 +72,7 @@ def test_wait_classes_are_sorted_by_threads() -> None:
 
 
 def test_the_history_covers_the_last_minute() -> None:
-    history = History(span_s=60)
+    history = WaitHistory(span_s=60)
     for second in range(100):
         history.add(1000 + second, {"idle": second})
     assert history.series("idle", 60)[-3:] == [97, 98, 99]
@@ -82,19 +82,19 @@ def test_the_history_covers_the_last_minute() -> None:
 
 
 def test_a_gap_is_blank_but_a_long_interval_is_filled() -> None:
-    slow = History(span_s=60)
+    slow = WaitHistory(span_s=60)
     for second in (0, 5, 10, 15):
         slow.add(1000 + second, {"idle": 3})
     assert slow.series("idle", 60)[-16:] == [3] * 16
     assert slow.series("idle", 60)[:40] == [None] * 40
-    gap = History(span_s=60)
+    gap = WaitHistory(span_s=60)
     for second in (0, 1, 2, 40, 41, 42):
         gap.add(1000 + second, {"idle": 3})
     assert gap.series("idle", 60)[25:50] == [None] * 25
 
 
 def test_going_back_in_time_clears_the_history() -> None:
-    history = History()
+    history = WaitHistory()
     history.add(1000, {"idle": 1})
     history.add(900, {"row_lock": 1})
     assert history.known() == {"row_lock"}
@@ -129,10 +129,11 @@ def test_function_names_are_shortened(label: str, expected: str) -> None:
     assert short(label) == expected
 
 
-def test_leaf_first_omits_internal_functions_of_libc() -> None:
-    assert leaf_first(LOCK) == "__pthread_cond_wait ← lock_wait_suspend_thread ← row_upd"
-    assert leaf_first(IDLE) == "__poll ← vio_io_wait ← do_command"
-    assert leaf_first(()) == "(no frames)"
+def test_stacks_begin_at_the_innermost_function_of_the_server() -> None:
+    assert leaf_first(LOCK, "row_lock") == "lock_wait_suspend_thread ← row_upd"
+    assert leaf_first(IDLE, "idle") == "vio_io_wait ← do_command"
+    assert leaf_first(IDLE, "on_cpu").startswith("__poll ← vio_io_wait")
+    assert leaf_first((), "row_lock") == "(no frames)"
 
 
 @pytest.mark.parametrize("columns", [20, 40, 77, 119, 157])

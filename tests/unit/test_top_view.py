@@ -10,14 +10,14 @@ import pytest
 from textual.widgets import Static
 
 from innoscope.cli.top import headless
-from innoscope.cli.top.detail import Page
+from innoscope.cli.top.detail import TextScreen
 from innoscope.cli.top.listing import Listing
 from innoscope.cli.top.live import TopApp
 from innoscope.cli.top.live_snapshots import LiveSnapshots
 from innoscope.cli.top.statements import QueryFeed
 from innoscope.common.errors import BadFile, InnoscopeError, NoSuchProcess, SqlFailed
 from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
-from innoscope.sampling.recording import Recorder, Recording
+from innoscope.sampling.recording import Recording, RecordingWriter
 from innoscope.target.model import Query
 from unit.snapshots import target
 
@@ -169,16 +169,16 @@ async def test_a_stack_opens_a_page_that_keys_close() -> None:
         await until(pilot, "4242", app, "#head")
         assert lines(app, "#stacks")[2].split() == ["└", "10×", "UPDATE", "t1"]
         await pilot.press("down", "enter")
-        assert isinstance(app.screen, Page)
+        assert isinstance(app.screen, TextScreen)
         page = str(app.screen.query_one("VerticalScroll Static", Static).render())
         assert "   0  lock_wait_suspend_thread (mysqld+0x3)" in page
         assert "    10×  UPDATE t1" in page
         assert "#109 app@web1 db shop Query 1 s [updating]" in page
         await pilot.press("escape")
-        assert not isinstance(app.screen, Page)
+        assert not isinstance(app.screen, TextScreen)
         for key in ("question_mark", "n"):
             await pilot.press(key)
-            assert isinstance(app.screen, Page)
+            assert isinstance(app.screen, TextScreen)
             await pilot.press("q")
         assert app.is_running
 
@@ -297,7 +297,7 @@ def test_a_failed_query_is_not_repeated_at_once() -> None:
 
 
 def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder(tmp_path / "a.rec", interval_s=1)
+    recorder = RecordingWriter(tmp_path / "a.rec", interval_s=1)
     live = LiveSnapshots(FakeSource(), recorder=recorder)
     live.take()
 
@@ -312,7 +312,7 @@ def test_a_failed_recorder_stops_only_the_recording(tmp_path: Path, monkeypatch:
 
 def test_recording_needs_no_terminal(tmp_path: Path) -> None:
     messages: list[str] = []
-    with Recorder(tmp_path / "a.rec.gz", interval_s=0.02) as recorder:
+    with RecordingWriter(tmp_path / "a.rec.gz", interval_s=0.02) as recorder:
         snapshots = headless.record(
             LiveSnapshots(FakeSource(), recorder=recorder),
             interval_s=0.02,
@@ -328,7 +328,7 @@ def test_recording_needs_no_terminal(tmp_path: Path) -> None:
 def test_recording_ends_with_the_server(tmp_path: Path) -> None:
     messages: list[str] = []
     source = FakeSource(None, None, NoSuchProcess("process 4242 ended"))
-    with Recorder(tmp_path / "a.rec", interval_s=0.1) as recorder:
+    with RecordingWriter(tmp_path / "a.rec", interval_s=0.1) as recorder:
         snapshots = headless.record(
             LiveSnapshots(source, recorder=recorder), interval_s=0.1, duration_s=None, say=messages.append
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,12 @@ from innoscope._native import Function
 from innoscope.cli.main import main
 from innoscope.common.errors import NoSuchProcess
 from innoscope.common.samples import Histogram
-from innoscope.probes.trace import document, hot, latency, suggestions
+from innoscope.probes.trace import document, functions, hot, latency, suggestions
 from innoscope.probes.trace import text as trace_text
-from innoscope.probes.trace.costs import Cost
-from innoscope.probes.trace.model import TracedFunction, TraceOptions, TraceResult, Trial, Values
+from innoscope.probes.trace.model import Cost, TracedFunction, TraceOptions, TraceResult, Trial, Values
 from innoscope.probes.trace.run import refusal
 from innoscope.probes.trace.server_pace import Loss
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Frame, Trust
 from unit.snapshots import target
 
@@ -41,8 +41,8 @@ def text(made: TraceResult) -> str:
     return "\n".join(trace_text.lines(made, target()))
 
 
-def stacks(*counts: int) -> Report:
-    report = Report(target())
+def stacks(*counts: int) -> StackReport:
+    report = StackReport(target())
     for number, count in enumerate(counts):
         frames = (Frame("buf_page_get_gen", "mysqld", 1), Frame(f"caller{number}", "mysqld", 2))
         report.count("calls", Trust.EXACT, tuple(frame.label for frame in frames), frames, count)
@@ -175,6 +175,14 @@ def test_contradictory_options_are_refused(
 ) -> None:
     assert main(["trace", "f", "--pid", "1", *arguments]) == 2
     assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"), [("symbol-pack", "no such function in this build"), ("dynsym", "is stripped")]
+)
+def test_a_symbol_pack_contains_all_functions(source: str, reason: str) -> None:
+    file: Any = SimpleNamespace(symbols_from=source, functions=lambda _: [PLACE])
+    assert reason in functions._not_found(target(), file, "buf_page_get_gem").what
 
 
 def test_an_unknown_process_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 from innoscope.common.errors import KernelUnable
 from innoscope.common.samples import by_series
 from innoscope.common.supervision import Supervisor
-from innoscope.common.workers import Workers
+from innoscope.common.workers import Job, Workers
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.sampling.classify import default_classifier
@@ -34,16 +35,22 @@ INTERVAL_S = 0.01
 
 
 class FakeSource:
-    """A source of the given snapshots, which repeats the last one. If ``stepped``, each needs a permit."""
+    """A source of the given snapshots, which repeats the last one.
+
+    If ``stepped`` is true, each snapshot waits until the test releases ``step``.
+    """
 
     def __init__(self, *snapshots: Snapshot | Exception, stepped: bool = False) -> None:
         self._left = list(snapshots)
-        self.snapshots = 0
+        self.snapshots = self.closed = 0
         self.step = threading.Semaphore(0 if stepped else 1_000_000)
         self.taken = threading.Semaphore(0)
 
     def __call__(self, _: Target) -> FakeSource:
         return self
+
+    def close(self) -> None:
+        self.closed += 1
 
     def take_snapshot(self) -> Snapshot:
         self.step.acquire()
@@ -102,6 +109,32 @@ class Stepped:
         self.clock.now += after_s
         self.source.step.release()
         until(lambda: self.profiles.between(0, 1e12).snapshots == before + 1, within_s=PATIENCE_S)
+
+    def cached_frames(self) -> list[int]:
+        """Return the number of frames of each stack in the cache, without those that share their labels."""
+        cached = {id(seen.stack.labels): len(seen.stack.labels) for seen in self.waits._seen.values()}
+        return list(cached.values())
+
+
+def test_the_cached_stacks_are_limited_in_frames(workers: Workers) -> None:
+    """Let two threads have new stacks with 1,000 frames in each snapshot."""
+    deep = [
+        snapshot_of(*(thread(tid, frames(*[f"f{number}.{tid}"] * 1_000)) for tid in (1, 2)))
+        for number in range(40)
+    ]
+    with Stepped(workers, *deep) as stepped:
+        for _ in deep:
+            stepped.snapshot()
+            assert sum(stepped.cached_frames()) <= 2 * 2_000 + 10_000
+        assert sum(stepped.cached_frames()) >= 2_000
+
+
+def test_threads_with_different_names_share_the_labels_of_their_stack(workers: Workers) -> None:
+    stack = frames(*["f"] * 1_000)
+    threads = [replace(thread(tid, stack), comm=f"name {tid}") for tid in range(1, 20)]
+    with Stepped(workers, snapshot_of(*threads)) as stepped:
+        stepped.snapshot()
+        assert stepped.cached_frames() == [1_000]
 
 
 def test_snapshots_give_counts_sums_trust_and_profiles(workers: Workers) -> None:
@@ -174,6 +207,40 @@ def test_missed_snapshots_are_skipped(workers: Workers) -> None:
     took = time.monotonic() - began
 
     assert took >= 8 * 0.05, "ten snapshots are nine intervals, and the first may be late"
+
+
+def test_slow_snapshots_are_less_frequent(workers: Workers) -> None:
+    """Let each snapshot after the first take 0.1 s, which is ten intervals."""
+    clock, starts, pauses = Clock(), list[float](), list[float]()
+
+    class Slow(FakeSource):
+        def take_snapshot(self) -> Snapshot:
+            starts.append(time.monotonic())
+            clock.now += 0.1 if self.snapshots else 0.0
+            return super().take_snapshot()
+
+    class Recording(WaitsCollector):
+        def _try_snapshot(self) -> float:
+            pauses.append(super()._try_snapshot())
+            return pauses[-1]
+
+    source = Slow(snapshot_of(thread(1)))
+    waits = Recording(
+        target(), workers=workers, open_source=source, clock=clock, interval_s=INTERVAL_S
+    )  # fmt: skip
+    with contextlib.closing(waits):
+        until(lambda: len(starts) >= 4, within_s=PATIENCE_S)
+    gaps = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    assert pauses[0] == INTERVAL_S, "the first snapshot reads the symbols, and does not count"
+    assert sum(gaps[1:3]) > 0.7
+
+
+def test_a_snapshot_is_not_too_old_during_a_long_pause(workers: Workers) -> None:
+    with Stepped(workers, snapshot_of(thread(1))) as stepped:
+        stepped.snapshot()
+        stepped.waits._pause_s = 10.0
+        stepped.clock.now += 30
+        assert by_series(stepped.waits.collect())["threads", ("idle", "client")] == 1
 
 
 def test_an_old_snapshot_is_a_timeout(workers: Workers) -> None:
@@ -257,7 +324,8 @@ def test_a_closed_collector_takes_no_snapshots(workers: Workers) -> None:
     waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.001)
     assert source.taken.acquire(timeout=PATIENCE_S)
     waits.close()
-    snapshots = source.snapshots
-    time.sleep(0.05)
+    snapshots, later = source.snapshots, threading.Event()
+    workers.submit_at(time.monotonic() + 0.05, Job("waits", "a later job", later.set))
 
-    assert source.snapshots == snapshots
+    assert later.wait(PATIENCE_S)
+    assert (source.snapshots, source.closed) == (snapshots, 1)

@@ -1,4 +1,4 @@
-"""Captures are taken at the right time and cover the right interval. Recorder and clock are fake."""
+"""Captures are taken at the right time and cover the right interval. The recorder and the clock are fake."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from innoscope.diagnose.evidence import Evidence, Missing
+from innoscope.diagnose.evidence import Evidence, MissingSource
 from innoscope.diagnose.incident.server_facts import ServerFacts
 from innoscope.diagnose.sql_queries import SqlAnswers
-from innoscope.diagnose.watch.loop import Settings, Stalled, Triggered, TriggerUnavailable, Watcher
+from innoscope.diagnose.watch.loop import Stalled, Triggered, TriggerUnavailable, Watcher, WatchSettings
 from innoscope.diagnose.watch.triggers import parse
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 
@@ -27,7 +27,7 @@ class Recorder:
     """A fake recorder with one snapshot per second. While ``stalled`` is true, threads wait for row locks."""
 
     stalled: Callable[[float], bool]
-    blind: Missing | None = None
+    blind: MissingSource | None = None
     done: list[str] = field(default_factory=list)
 
     def without_sql(self, begin: float, end: float) -> Evidence:
@@ -63,7 +63,7 @@ def events(watcher: Watcher, begin: int, end: int) -> list[tuple[int, Event]]:
 
 
 def watcher(recorder: Recorder, *, for_s: float = 3, cooldown_s: float = 100) -> Watcher:
-    return Watcher(recorder, Settings((RULE,), for_s, 10, 60, cooldown_s), 0.0)
+    return Watcher(recorder, WatchSettings((RULE,), for_s, 10, 60, cooldown_s), 0.0)
 
 
 def test_a_capture_separates_the_stall_from_the_time_before() -> None:
@@ -99,14 +99,14 @@ def test_captures_are_separated_by_the_cooldown() -> None:
     assert at == [103, 216, 329]  # 3 s for the rule; later also 10 s of capture and 100 s of cooldown
 
 
-@pytest.mark.parametrize("seen", [None, Missing("rights", "not root")])
-def test_a_rule_without_data_is_reported_once_per_reason(seen: Missing | None) -> None:
-    recorder = Recorder(lambda at: True, Missing("rights", "not root"))
+@pytest.mark.parametrize("seen", [None, MissingSource("rights", "not root")])
+def test_a_rule_without_data_is_reported_once_per_reason(seen: MissingSource | None) -> None:
+    recorder = Recorder(lambda at: True, MissingSource("rights", "not root"))
     one = watcher(recorder)
     found = events(one, 0, 60)
     assert [type(event) for _, event in found] == [TriggerUnavailable]
     assert found[0][0] > 10
-    recorder.blind = seen and Missing("gone", "another reason")
+    recorder.blind = seen and MissingSource("gone", "another reason")
     expected = [TriggerUnavailable] if seen else [Triggered, Stalled]
     assert [type(event) for _, event in events(one, 60, 80)] == expected
 
@@ -122,5 +122,5 @@ def test_a_capture_is_finished_early_when_the_server_ends() -> None:
 
 
 def test_the_recorder_keeps_the_time_that_a_capture_covers() -> None:
-    settings = Settings((RULE, parse("finding:metadata_lock")), 3, 10, 60)
+    settings = WatchSettings((RULE, parse("finding:metadata_lock")), 3, 10, 60)
     assert settings.span_s >= 60 + 10 + 3 + 10

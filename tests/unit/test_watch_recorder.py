@@ -1,8 +1,10 @@
-"""Recorders keep their history in bounded memory, and the folder of incident files is bounded."""
+"""Recorders keep their history in bounded memory, and the directory of incident files is bounded."""
 
 from __future__ import annotations
 
 import os
+import resource
+import threading
 import tracemalloc
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,32 +17,34 @@ from innoscope.daemon.protocol.messages import BadMessage
 from innoscope.daemon.protocol.stack_encoding import decode_snapshots, encode_snapshots
 from innoscope.diagnose.evidence import Evidence
 from innoscope.diagnose.incident.files import load
-from innoscope.diagnose.incident.model import Capture, Taken
+from innoscope.diagnose.incident.model import Capture, CaptureOrigin
 from innoscope.diagnose.metric_readings import ReadingHistory
-from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
+from innoscope.diagnose.watch.folder import FolderLimits, IncidentFolder
+from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Stack
+from innoscope.sampling.profile_history import ClassifiedStack
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotHistory, SnapshotSummary
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 WAITING = ("futex", "lock_wait_suspend_thread", "row_search_for_mysql")
-#: A server with 1,000 threads. Each second has 250 different stacks of 15 functions, some of which are new.
+#: A server with 1,000 threads. Each snapshot has 250 distinct stacks of 15 functions; between two snapshots,
+#: one of the stacks is replaced.
 THREADS, STACKS, SPAN_S = 1_000, 250, 90
 _MOST_MB = 10
 
 
-def stack(wait: str, *names: str) -> Stack:
-    return Stack.of(wait, Trust.EXACT, tuple(Frame(name, "mysqld", 1) for name in names))
+def stack(wait: str, *names: str) -> ClassifiedStack:
+    return ClassifiedStack.of(wait, Trust.EXACT, tuple(Frame(name, "mysqld", 1) for name in names))
 
 
 @cache
-def one_of_many(number: int) -> Stack:
+def one_of_many(number: int) -> ClassifiedStack:
     return stack("on_cpu", *(f"function_{number}_{depth}" for depth in range(15)))
 
 
-def busy(at: int) -> list[tuple[str, Stack, list[int]]]:
+def busy(at: int) -> list[tuple[str, ClassifiedStack, list[int]]]:
     each = THREADS // STACKS
     return [
         (CLIENT, one_of_many((number + at) % 400), list(range(number * each, (number + 1) * each)))
@@ -141,14 +145,43 @@ def test_old_readings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing == {}
 
 
+class Refused:
+    """A collector that the server refuses once. Afterwards, it does not answer in time."""
+
+    name = "sql"
+    timeout = 60.0
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.refused = False
+
+    def collect(self) -> tuple[Sample, ...]:
+        if self.refused:
+            self.released.wait(60)
+        self.refused = True
+        raise CollectorFailed("denied", "access denied for innoscope")
+
+
+def test_timeout_does_not_replace_a_reason_that_says_more() -> None:
+    collector = Refused()
+    readings = ReadingHistory([collector])
+    readings.read(60)
+    collector.timeout = 0.01
+    readings.read(60)
+    _, missing = readings.between(0, float("inf"))
+    collector.released.set()
+    readings.close()
+    assert missing["sql"].reason == "denied"
+
+
 def capture(pid: int, at: float = 1_700_000_000) -> Capture:
-    taken = Taken("0", "ann", "db1", "6", at)
+    taken = CaptureOrigin("0", "ann", "db1", "6", at)
     return Capture(taken, Evidence({"flavour": "mysql", "pid": str(pid)}, at, at + 1))
 
 
 def test_only_the_oldest_incident_files_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "incidents"
-    incidents = IncidentFolder(folder, Bounds(files=2))
+    incidents = IncidentFolder(folder, FolderLimits(files=2))
     incidents.prepare()
     assert folder.stat().st_mode & 0o777 == 0o700
     others = [folder / "mysql-7-20261122T014500Z.innoscope", folder / "stall-notes.txt"]
@@ -165,7 +198,7 @@ def test_only_the_oldest_incident_files_are_removed(tmp_path: Path) -> None:
 
 
 def test_the_newest_file_is_kept_even_if_it_exceeds_the_limit(tmp_path: Path) -> None:
-    incidents = IncidentFolder(tmp_path, Bounds(files=9, bytes=1))
+    incidents = IncidentFolder(tmp_path, FolderLimits(files=9, bytes=1))
     for pid in (1, 2):
         path = incidents.save(capture(pid))
         assert [incident.name for incident in incidents.incidents()] == [path.name]
@@ -176,12 +209,23 @@ def test_temporary_files_of_a_killed_writer_are_removed(tmp_path: Path) -> None:
     mine = tmp_path / ".stall-other.part"
     for path in (left, mine):
         path.touch()
-    IncidentFolder(tmp_path, Bounds()).prepare()
+    IncidentFolder(tmp_path, FolderLimits()).prepare()
     assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(CannotWrite, match="cannot write in"):
+            IncidentFolder(tmp_path, FolderLimits()).prepare()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite):
-        IncidentFolder(tmp_path / "file" / "incident", Bounds()).prepare()
-    assert IncidentFolder(tmp_path / "nowhere", Bounds()).incidents() == []
+        IncidentFolder(tmp_path / "file" / "incident", FolderLimits()).prepare()
+    assert IncidentFolder(tmp_path / "nowhere", FolderLimits()).incidents() == []

@@ -1,4 +1,4 @@
-"""Only complete and valid greetings of servers are accepted."""
+"""Only complete, valid server greetings are accepted."""
 
 from __future__ import annotations
 

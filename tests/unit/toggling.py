@@ -1,6 +1,7 @@
 """A fake server that stores its settings in a file, to simulate faults that a real server cannot produce.
 
-Like a server's memory, the file survives the process that writes to it. The server's process is real.
+Like a server's memory, the file survives the process that writes to it. A real process, ``sleep``, acts as
+the server's process.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from innoscope.common.versions import VersionRange
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import catalog, status_file
@@ -22,17 +23,17 @@ from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.engine import plan
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.journal_format import Entry, ServerId
+from innoscope.toggles.journal_format import JournalEntry, ServerId
 from innoscope.toggles.model import (
     Assignment,
     Backend,
+    ChangeStep,
     Domain,
-    Generation,
     NotOnThisServer,
     Risk,
-    Setting,
-    Step,
     Toggle,
+    ToggledVariable,
+    ToggleGeneration,
 )
 from innoscope.toggles.paths import boot_id
 
@@ -43,17 +44,17 @@ if TYPE_CHECKING:
     import pytest
 
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Plan, Raw
+    from innoscope.toggles.model import ChangePlan, Raw
 
-ACCOUNT = Account()
-SPIN = Setting("spin", "unsigned", 8, (0, 1000))
-DELAY = Setting("delay", "unsigned", 8, (0, 1000))
+ACCOUNT = LoginOptions()
+SPIN = ToggledVariable("spin", "unsigned", 8, (0, 1000))
+DELAY = ToggledVariable("delay", "unsigned", 8, (0, 1000))
 MEMORY = Backend("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
 SQL = Backend("sql", (Assignment(SPIN), Assignment(DELAY)))
 
 
 def toggle(name: str = "spin", *backends: Backend, **changes: Any) -> Toggle:
-    generation = Generation("mysql", VersionRange.parse("5.5+"), backends or (SQL, MEMORY))
+    generation = ToggleGeneration("mysql", VersionRange.parse("5.5+"), backends or (SQL, MEMORY))
     made = Toggle(
         name, "Spinning", "what it is", Risk.HARMLESS, Domain(low=0, high=500), (generation,), also="CPU"
     )
@@ -69,8 +70,8 @@ class World:
     toggles: dict[str, Toggle] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     broken: dict[str, Exception] = field(default_factory=dict)  # errors that ``prepare`` raises, by backend
-    on_write: Callable[[Step], None] = lambda _: None
-    after_write: Callable[[Step], None] = lambda _: None
+    on_write: Callable[[ChangeStep], None] = lambda _: None
+    after_write: Callable[[ChangeStep], None] = lambda _: None
     armed: list[str] = field(default_factory=list)
     disarmed: list[str] = field(default_factory=list)
 
@@ -98,7 +99,7 @@ class World:
         made = Facts(target.start_time, target.build_id, boot_id(), journal_problem=journal.problem())
         return replace(made, **self.facts)
 
-    def arm(self, entry: Entry, *_: object) -> None:
+    def arm(self, entry: JournalEntry, *_: object) -> None:
         self.armed.append(entry.id)
 
     def disarm(self, ident: str) -> None:
@@ -112,7 +113,9 @@ class World:
     def set(self, **values: Any) -> None:
         (self.folder / "server.json").write_text(json.dumps(self.values | values))
 
-    def plan(self, value: str = "7", *, name: str = "spin", backends: Sequence[str] | None = None) -> Plan:
+    def plan(
+        self, value: str = "7", *, name: str = "spin", backends: Sequence[str] | None = None
+    ) -> ChangePlan:
         return plan(self.target, name, value, account=ACCOUNT, backends=backends, deps=self.deps)
 
 
@@ -123,18 +126,18 @@ class FileWriter:
         self.kind = kind
         self._world = world
 
-    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[ChangeStep, ...]:
         if self.kind in self._world.broken:
             raise self._world.broken[self.kind]
         values = self._world.values
         found = ((one.setting.name, raw) for one, raw in zip(backend.assignments, new, strict=True))
-        return tuple(Step(name, values[name], raw) for name, raw in found)
+        return tuple(ChangeStep(name, values[name], raw) for name, raw in found)
 
-    def read(self, step: Step) -> Raw:
+    def read(self, step: ChangeStep) -> Raw:
         found: Raw = self._world.values[step.setting]
         return found
 
-    def write(self, step: Step) -> None:
+    def write(self, step: ChangeStep) -> None:
         self._world.on_write(step)
         if step.new is not None:
             self._world.set(**{step.setting: step.new})
@@ -160,7 +163,7 @@ def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             process.kill()
 
 
-def _generation(found: Toggle, _flavour: str, _version: tuple[int, ...]) -> Generation:
+def _generation(found: Toggle, _flavour: str, _version: tuple[int, ...]) -> ToggleGeneration:
     if not found.generations:
         raise NotOnThisServer(f"{found.name} is not on this server")
     return found.generations[0]
@@ -182,10 +185,18 @@ def killed_at(name: str, work: Callable[[Callable[[str], None]], object]) -> boo
     return os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
 
-def entry(ident: str = "0a1b2c3d", **changes: Any) -> Entry:
+def entry(ident: str = "0a1b2c3d", **changes: Any) -> JournalEntry:
     server = ServerId(7, 99, "boot", "ab", "mysql", (5, 6, 24), "/run/s.sock")
-    made = Entry(
-        ident, 1000.0, "ann", None, "spin", "7", "sql", server, (Step("spin", 30, 7), Step("delay", 6, 7))
+    made = JournalEntry(
+        ident,
+        1000.0,
+        "ann",
+        None,
+        "spin",
+        "7",
+        "sql",
+        server,
+        (ChangeStep("spin", 30, 7), ChangeStep("delay", 6, 7)),
     )
     return replace(made, **changes)
 

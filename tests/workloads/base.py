@@ -1,4 +1,4 @@
-"""The base class of all workloads: make a separate database, wait for the intended state, clean up."""
+"""The base class of all workloads, which creates a database, waits for the intended state, and cleans up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Maximum seconds for a reply to the monitor; a stopped server never replies.
+#: Maximum seconds for a reply on the workload's own connection; a stopped server never replies.
 _ANSWERS_WITHIN = 120
 
 #: Error "Unknown thread id": the connection ended before it was killed.
@@ -22,7 +22,7 @@ _NO_SUCH_THREAD = 1094
 
 
 class WorkloadError(RuntimeError):
-    """The workload did not reach the intended state."""
+    """An error of a workload that cannot reach or keep its intended state."""
 
 
 class Workload(ABC):

@@ -29,6 +29,9 @@ _BETWEEN = frozenset({"idle", "on_cpu", "network_send", "opening_tables", "spin"
 _COMMIT = frozenset({"fsync_redo", "redo_write_wait", "group_commit"})
 
 
+#: InnoDB's default page size in bytes.
+_PAGE = 16_384
+
 #: Approximate bytes of a row of ``fill``: seven fit into a page of 16 KiB.
 ROW = 2_100
 
@@ -46,7 +49,7 @@ def fill(workload: Workload, table: str, rows: int) -> None:
 
 
 class _Loaded(Workload):
-    """Clients that run in a separate process and never pause."""
+    """Clients that run in a separate process."""
 
     @abstractmethod
     def prepare(self) -> None:
@@ -89,7 +92,7 @@ class _Busy(_Loaded):
 
 
 class UpdateStorm(_Busy):
-    """All clients increment the same row and queue for its lock. Each wait triggers a deadlock search.
+    """Clients that increment the same row and queue for its lock. Each wait triggers a deadlock search.
 
     With about 100 clients or more, most wait for the row lock; with fewer, for the redo log at commit.
     """
@@ -108,7 +111,7 @@ class UpdateStorm(_Busy):
 
 
 class Cpu(_Busy):
-    """Clients select single rows from a table in memory, so threads wait only for the next command."""
+    """Clients that select single rows from a cached table, so that threads wait only for the next command."""
 
     name: ClassVar[str] = "cpu"
     expected: ClassVar[str] = "on_cpu"
@@ -125,7 +128,7 @@ class Cpu(_Busy):
 
 
 class Fsync(_Busy):
-    """Clients insert single rows, and each commit is flushed to disk, without a binary log."""
+    """Clients that insert single rows. Each commit is flushed to disk; there is no binary log."""
 
     name: ClassVar[str] = "fsync"
     expected: ClassVar[str] = "fsync_redo"
@@ -236,7 +239,7 @@ class Oltp(Sysbench):
 
 
 class TableScan(_Busy):
-    """Clients scan two tables in turn. Each is larger than the buffer pool, so every scan reads from disk."""
+    """Clients that scan two tables alternately. Each exceeds the buffer pool, so scans read from disk."""
 
     name: ClassVar[str] = "table_scan"
     expected: ClassVar[str] = "page_read"
@@ -253,8 +256,16 @@ class TableScan(_Busy):
 
     def prepare(self) -> None:
         pool = self.sql("SELECT @@innodb_buffer_pool_size")[0][0]
+        self._pool_pages = pool // _PAGE
         for table in ("t1", "t2"):
             fill(self, f"{self.database}.{table}", 3 * pool // 2 // ROW)
+
+    def reached(self) -> bool:
+        """Return whether as many pages have been read as the buffer pool has.
+
+        Before that, threads mainly write the pages that became dirty while the tables were filled.
+        """
+        return super().reached() and self.throughput() >= self._pool_pages
 
     def statements(self) -> Sequence[str]:
         return [f"SELECT COUNT(*) FROM {table} WHERE pad = 'z'" for table in ("t1", "t2")]
@@ -266,7 +277,7 @@ class Burn(Workload):
     name: ClassVar[str] = "burn"
     expected: ClassVar[str] = "on_cpu"
 
-    #: Maximum number of threads; with more, the host would not respond.
+    #: Maximum number of threads; with more threads, the host would become unresponsive.
     _MOST = 64
 
     @property
@@ -288,8 +299,8 @@ class Burn(Workload):
 class Repeated(_Busy):
     """Clients that repeat the given statements. The statements in ``make`` run once beforehand.
 
-    ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second.
-    ``reconnect`` opens a new connection for each statement.
+    ``$R`` in a statement is a random number up to ``among``. ``rate`` limits the statements per second of all
+    clients. ``reconnect`` opens a new connection for each statement.
     """
 
     name: ClassVar[str] = "repeated"

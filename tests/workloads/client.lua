@@ -1,4 +1,4 @@
--- One client: run its statements in turn, without pausing. Successive clients start with successive
+-- One client: repeat the list of statements without pausing. Successive clients start with successive
 -- statements, so that two clients of a table scan read different tables.
 
 sysbench.cmdline.options = {

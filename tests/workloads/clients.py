@@ -45,7 +45,7 @@ def prepare(server: Server, database: str, script: Sequence[str]) -> None:
 
 
 class Clients:
-    """Context manager: ``count`` connections that run a sysbench script without pausing."""
+    """Context manager: ``count`` connections that repeat a sysbench script until the block ends."""
 
     def __init__(self, server: Server, count: int, database: str, script: Sequence[str]) -> None:
         ensure_commands("sysbench")

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-#: Seconds for which the processes are stopped, and for which they run in between.
+#: Seconds for which each stop lasts.
 _STOPPED_S: Final = 1.5
+#: Seconds for which the processes run between two stops.
 _RUNNING_S: Final = 0.01
 
 
 @contextmanager
 def late_replies(servers: Sequence[Server]) -> Iterator[None]:
-    """Stop the servers' processes for 1.5 s at a time, with pauses of 10 ms, while the block runs."""
+    """While the block runs, repeatedly stop the servers' processes for 1.5 s and let them run for 10 ms."""
     ended = threading.Event()
     pids = [server.pid for server in servers]
     thread = threading.Thread(target=_stop_often, args=(pids, ended))

@@ -1,7 +1,7 @@
 // Many threads with stacks of a given depth.
 //
 // Arguments: number of threads, bytes of stack that each thread uses, milliseconds between wakeups of each
-// thread (0: never). The process prints a line once all threads have reached their depth. It ends when its
+// thread (0: never). The process prints a line once all threads have reached their depth. It exits when its
 // standard input is closed.
 #include <alloca.h>
 #include <cstdio>

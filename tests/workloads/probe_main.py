@@ -20,7 +20,7 @@ _QUERY = b"\x05\x00\x00\x00\x03DO 1"
 
 
 class Meter:
-    """Collect the times between consecutive replies of the server.
+    """The times between consecutive replies of the server.
 
     The thread that reads standard input sets ``wanted`` to request a report. The client prints the report
     before its next query.

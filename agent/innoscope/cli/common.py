@@ -11,7 +11,7 @@ import click
 from innoscope.cli.parameters import completes
 from innoscope.common import console, sanitize
 from innoscope.target.discover import find_all
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ _NARROWEST = 12  # minimum width of a truncated cell
 
 
 def _pids() -> Mapping[str, str]:
-    """Return the pids of this host's servers with their versions, for shell completion."""
+    """Return the pids and versions of the servers on this host, for shell completion."""
     return {str(target.pid): f"{target.flavour} {target.version_text}" for target in find_all()}
 
 
@@ -63,13 +63,20 @@ def on_terminal() -> bool:
 
 
 def require_yes(question: str, command: str) -> None:
-    """Ask for confirmation. Raise Refused, with ``command`` as the remedy, unless the answer is yes."""
+    """Ask for confirmation. Raise ChangeRefused, with ``command`` as the remedy, unless the answer is yes."""
     if not on_terminal():
-        raise Refused(
+        raise ChangeRefused(
             "cannot ask for confirmation without a terminal: nothing was changed", remedy=f"{command} --yes"
         )
     if not console.ask_yes_no(question):
-        raise Refused("not confirmed: nothing was changed", remedy=command)
+        raise ChangeRefused("not confirmed: nothing was changed", remedy=command)
+
+
+def full_option(function: F) -> F:
+    """Add ``--full``, passed as ``full``."""
+    return click.option(
+        "--full", is_flag=True, help="Show complete stacks, with functions of the C library (text)."
+    )(function)
 
 
 def json_option(function: F) -> F:
@@ -128,7 +135,8 @@ def table(
 ) -> Iterator[str]:
     """Yield the lines of a table with aligned columns. Columns with headings in ``right`` are right-aligned.
 
-    Columns that are empty in every row are omitted. The widest columns are truncated to fit ``width``.
+    Columns that are empty in every row are omitted. The widest columns are truncated to fit ``width``, but
+    not below ``_NARROWEST`` characters.
     """
     # Escape before measuring, because escaping changes the widths.
     rows = [[sanitize.line(cell) for cell in row] for row in rows]
@@ -148,7 +156,10 @@ def _cell(text: str, size: int, flush_right: bool) -> str:
 
 
 def _fit(widths: list[int], width: int | None) -> list[int]:
-    """Shrink the widest column, one character at a time, until the row fits. Return the new widths."""
+    """Return the widths after shrinking the widest column, character by character, until the row fits.
+
+    No column becomes narrower than ``_NARROWEST``.
+    """
     if width is None:
         return widths
     fitted = list(widths)

@@ -8,32 +8,43 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.cli.common import table
 from innoscope.common import sanitize
+from innoscope.sampling.classify import server_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.sampling.sessions.report import Answer, Group, Question
+    from innoscope.sampling.sessions.report import Answer, ColumnValue, HistoryGroup, Question
 
 _RIGHT: Final = frozenset(
     {"SECONDS", "SHARE", "SESSIONS", "CONNECTION", "BLOCKER", "TID", "CAUSE_CONNECTION"}
 )
-#: Maximum number of functions of a stack to show in a table.
+#: Maximum number of functions of a stack to show in a table, unless all are requested.
 _FUNCTIONS: Final = 6
-#: Number of digits of a digest to show. ``--where`` accepts these first digits.
+#: Number of digits of a digest to show. ``--where`` accepts shortened digests.
 _DIGEST: Final = 12
 #: Columns whose statement is shown, and the heading of the statement.
 _STATEMENTS: Final = {"digest": "statement", "cause": "causing statement"}
 _DAY_S: Final = 86_400.0
 
 
-def lines(answer: Answer, groups: Sequence[Group], question: Question, width: int | None) -> Iterator[str]:
-    """Yield the headline, the table and the notes."""
+def lines(
+    answer: Answer,
+    groups: Sequence[HistoryGroup],
+    question: Question,
+    width: int | None,
+    *,
+    full: bool = False,
+) -> Iterator[str]:
+    """Yield the headline, the table and the notes.
+
+    If ``full`` is false, stacks begin at the server's own innermost function and are shortened.
+    """
     yield headline(answer, question)
     yield ""
     if not groups:
         yield "no busy threads" if not question.where else "no busy threads that match"
     else:
-        yield from _table(answer, groups, width)
+        yield from _table(answer, groups, width, full=full)
         if len(groups) < len(answer.groups):
             hidden = sum(group.seconds for group in answer.groups[len(groups) :])
             yield f"{len(answer.groups) - len(groups):,} more, {hidden:,.1f} s; --limit N shows more"
@@ -57,37 +68,43 @@ def headline(answer: Answer, question: Question) -> str:
     )
 
 
-def _table(answer: Answer, groups: Sequence[Group], width: int | None) -> Iterator[str]:
+def _table(answer: Answer, groups: Sequence[HistoryGroup], width: int | None, *, full: bool) -> Iterator[str]:
     explained = [name for name in _STATEMENTS if name in answer.by]
     names = [*answer.by, *(_STATEMENTS[name] for name in explained)]
     headings = ["SECONDS", "SHARE", "SESSIONS", *(name.upper() for name in names)]
     rows = []
     for group in groups:
         values = dict(zip(answer.by, group.values, strict=True))
+        if values.get("stack") is not None:
+            values["stack"] = f"{values['stack']} {_functions(answer, values, full=full)}".rstrip()
         cells = [
             f"{group.seconds:,.1f}",
             f"{100 * group.seconds / answer.seconds:.1f} %" if answer.seconds else "",
             f"{group.sessions:.2f}",
         ]
-        cells += [_cell(answer, name, value) for name, value in values.items()]
+        cells += [_cell(name, value) for name, value in values.items()]
         cells += [answer.texts.get(str(values[name]), "") for name in explained]
         rows.append(cells)
     yield from table(headings, rows, right=_RIGHT, width=width)
 
 
-def _cell(answer: Answer, name: str, value: str | int | None) -> str:
+def _cell(name: str, value: str | int | None) -> str:
     if value is None:
         return "-"
     if name in ("digest", "blocker_digest", "cause") and not str(value).startswith("("):
         return str(value)[:_DIGEST]
-    if name == "stack":
-        functions = answer.stacks.get(str(value), [])
-        return f"{value} {' < '.join(functions[:_FUNCTIONS])}".rstrip()
     return str(value)
 
 
+def _functions(answer: Answer, values: Mapping[str, ColumnValue], *, full: bool) -> str:
+    functions = tuple(answer.stacks.get(str(values["stack"]), ()))
+    if not full:
+        functions = server_functions(functions, str(values.get("wait") or ""))[:_FUNCTIONS]
+    return " < ".join(functions)
+
+
 def flame_graph(answer: Answer, question: Question) -> str:
-    """Return an SVG of an answer by ``wait`` and ``stack``, in milliseconds."""
+    """Return a flame graph (SVG) of an answer by ``wait`` and ``stack``. Its counts are milliseconds."""
     at_wait, at_stack = answer.by.index("wait"), answer.by.index("stack")
     counts: dict[str, int] = {}
     for group in answer.groups:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from innoscope import __version__
-from innoscope.cli.parameters import Group
+from innoscope.cli.parameters import CommandGroup
 from innoscope.common import console, logs
 from innoscope.common.errors import ExitCode, InnoscopeError
 
@@ -37,6 +37,7 @@ COMMANDS = {
     "latency": "Explain why the p99 of statements is slow, by wait class.",
     "trace": "Trace one function: call rate, latency, callers, arguments.",
     "history": "Show what busy threads did over the past hours, from files.",
+    "incidents": "List, fetch and show the incident files of many agents.",
     "diff": "Compare two dumps, recordings or incident files.",
     "replay": "Play back a recording of `top --record`.",
     "targets": "List the MySQL and MariaDB servers on this host.",
@@ -66,13 +67,13 @@ Exit codes: docs/cli.md.
 
 
 @dataclass
-class Settings:
+class GlobalOptions:
     """The options of ``innoscope`` itself."""
 
     debug: bool = False
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -108,7 +109,7 @@ class LazyGroup(Group):
 @click.version_option(__version__, prog_name="innoscope")
 @click.option("--debug", is_flag=True, help="Also print the traceback of an error.")
 @click.pass_obj
-def cli(settings: Settings, debug: bool) -> None:
+def cli(settings: GlobalOptions, debug: bool) -> None:
     """See inside a live MySQL or MariaDB server without stopping it."""
     from innoscope import _native  # imported after get_command has checked that the core is built
 
@@ -132,7 +133,7 @@ def run(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code (docs/cli.md). Print errors instead of raising them."""
-    settings = Settings()
+    settings = GlobalOptions()
     try:
         code = _invoke(arguments, settings)
         console.flush()
@@ -158,8 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
-    """Run the command and return its exit code. Unlike ``cli.main``, propagate all exceptions."""
+def _invoke(arguments: Sequence[str] | None, settings: GlobalOptions) -> int:
+    """Run the command and return its exit code. Unlike ``cli.main``, propagate all errors."""
     if _COMPLETION in os.environ:
         cli.main(prog_name="innoscope")
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -171,7 +172,7 @@ def _invoke(arguments: Sequence[str] | None, settings: Settings) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _complain(what: str, remedy: str | None, settings: Settings) -> None:
+def _complain(what: str, remedy: str | None, settings: GlobalOptions) -> None:
     """Write ``innoscope: <what>`` to standard error, with the remedy below."""
     console.line(console.Colored(f"innoscope: {what}", console.Color.RED), err=True)
     console.lines((f"  {line}" for line in (remedy or "").split("\n") if line), err=True)

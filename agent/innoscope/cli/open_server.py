@@ -1,11 +1,11 @@
-"""Open a server for ``stacks``, ``top`` and ``profile``, and download its debug files if allowed."""
+"""Options for snapshots, the snapshot engine of a server, and downloads of its debug files."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -18,14 +18,18 @@ if TYPE_CHECKING:
     from innoscope._native import ModuleInfo
     from innoscope.target.model import Target
 
+#: Methods that stop no threads, in order of preference.
+STOPPING_NOTHING: Final = ("bpf", "bpf-nosleep", "procfs")
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """Options for snapshots. ``debug_dirs`` are searched before the defaults; ``fetch`` allows debuginfod.
+    """Options for snapshots.
 
-    With ``repeated``, the size of each snapshot is limited; otherwise, the snapshot is complete.
+    ``debug_dirs`` are searched before /usr/lib/debug. ``fetch`` allows downloads from debuginfod. With
+    ``repeated``, the size of each snapshot is limited; otherwise, the snapshot is complete.
     """
 
     method: str = "auto"
@@ -50,7 +54,8 @@ def debug_options(function: F) -> F:
             multiple=True,
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             metavar="DIR",
-            help="Also search this folder for debug files, laid out like /usr/lib/debug (may be repeated).",
+            help="Also search this directory for debug files, laid out like /usr/lib/debug "
+            "(may be repeated).",
         ),
     ):
         function = option(function)
@@ -62,7 +67,7 @@ def method_options(function: F) -> F:
     option = click.option(
         "-m",
         "--method",
-        type=click.Choice(["auto", "bpf", "bpf-nosleep", "procfs", "ptrace"]),
+        type=click.Choice(["auto", *STOPPING_NOTHING, "ptrace"]),
         default="auto",
         show_default=True,
         help="How to copy stacks. auto: the first of bpf, bpf-nosleep and procfs that works; these stop "
@@ -74,7 +79,7 @@ def method_options(function: F) -> F:
 def open_engine(target: Target, how: How) -> tuple[Engine, tuple[str, ...]]:
     """Create the engine, and download debug files if the user allows it. Return the engine and notes.
 
-    Raise NoRights or KernelUnable if snapshots are not possible.
+    Raise NoRights or KernelUnable if snapshots are not supported.
     """
 
     def build(debug_files: Mapping[str, str] | None = None) -> Engine:
@@ -100,12 +105,15 @@ def fetched(modules: Callable[[], list[ModuleInfo]], how: How) -> tuple[Mapping[
     # Imported here: urllib takes 30 ms and 7 MB to import, and is needed only with DEBUGINFOD_URLS.
     from innoscope.target.symbols import debuginfod
 
-    found = debuginfod.fetch(modules(), debuginfod.Settings.of(os.environ), download_progress())
+    found = debuginfod.fetch(modules(), debuginfod.DebuginfodSettings.of(os.environ), download_progress())
     return found.files, found.notes
 
 
 def download_progress() -> Callable[[str, int, int | None], None] | None:
-    """Return a function that shows download progress on standard error, or None if it is not a terminal."""
+    """Return a function that shows download progress on standard error.
+
+    Return None if standard error is not a terminal.
+    """
     if not console.shows_progress():
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from innoscope.common import logs
+from innoscope.common import logs, sanitize
 from innoscope.common.errors import InnoscopeError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|d|)", re.ASCII)
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?", re.ASCII)
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?", re.ASCII)
 _LONGEST_S = 366 * 86_400.0
 
 
@@ -40,10 +41,10 @@ class Duration(_ParamType):
         """Return the duration in seconds. Fail with a usage error if it is malformed or out of range."""
         if isinstance(value, float):
             return value
-        match = _DURATION.fullmatch(value.strip())
-        if match is None:
+        try:
+            seconds = parse_duration(value.strip())
+        except ValueError:
             self.fail(f"{value!r} is not a duration: use 10 (seconds), 250ms, 90s, 5m, 1h or 1d", param, ctx)
-        seconds = float(match[1]) * _UNITS[match[2]]
         if not self._least <= seconds <= self._most:
             limits = f"{_shown(self._least)} to {_shown(self._most)}"
             self.fail(f"{value!r} is out of range: {limits}", param, ctx)
@@ -53,7 +54,7 @@ class Duration(_ParamType):
 class Moment(_ParamType):
     """A Unix time, given as ``now``, ``-15m``, ``14:05`` (local time) or ``2026-01-31T14:05``.
 
-    ``14:05`` is the last such time that has passed.
+    ``14:05`` is the most recent such time.
     """
 
     name = "moment"
@@ -62,28 +63,46 @@ class Moment(_ParamType):
         """Return the Unix time. Fail with a usage error if it is malformed."""
         if isinstance(value, float):
             return value
-        now = datetime.now().astimezone()
         try:
-            return self._parsed(value.strip(), now)
+            return parse_moment(value.strip(), time.time())
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a time: use now, -15m, 14:05 or 2026-01-31T14:05", param, ctx)
 
-    @staticmethod
-    def _parsed(text: str, now: datetime) -> float:
-        if text == "now":
-            return now.timestamp()
-        if text.startswith("-") and (match := _DURATION.fullmatch(text[1:])):
-            return now.timestamp() - float(match[1]) * _UNITS[match[2]]
-        if match := _CLOCK.fullmatch(text):
-            moment = now.replace(
-                hour=int(match[1]), minute=int(match[2]), second=int(match[3] or 0), microsecond=0
+
+def parse_duration(text: str) -> float:
+    """Return a duration in seconds. Raise ValueError if it is malformed."""
+    if (match := _DURATION.fullmatch(text)) is None:
+        raise ValueError(f"{text!r} is not a duration")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_moment(text: str, now: float) -> float:
+    """Convert ``text`` (see Moment) to a Unix time, relative to the Unix time ``now``.
+
+    Raise ValueError or OverflowError if it is malformed.
+    """
+    if text == "now":
+        return now
+    if text.startswith("-"):
+        return now - parse_duration(text[1:])
+    if match := _CLOCK.fullmatch(text):
+        hour, minute, second, fraction = (part or "0" for part in match.groups())
+        moment = (
+            datetime.fromtimestamp(now)
+            .astimezone()
+            .replace(
+                hour=int(hour),
+                minute=int(minute),
+                second=int(second),
+                microsecond=int(fraction.ljust(6, "0")),
             )
-            return (moment if moment <= now else moment - timedelta(days=1)).timestamp()
-        return datetime.fromisoformat(text).timestamp()
+        )
+        return (moment if moment.timestamp() <= now else moment - timedelta(days=1)).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _shown(seconds: float) -> str:
-    """Format a duration in the largest unit that gives a whole number, or in seconds: ``5m``, ``0.1s``."""
+    """Format a duration in the largest unit in which it is whole, or in seconds: ``5m``, ``0.1s``."""
     unit = next((unit for unit in ("d", "h", "m") if seconds and seconds % _UNITS[unit] == 0), "s")
     return f"{seconds / _UNITS[unit]:g}{unit}"
 
@@ -102,7 +121,7 @@ class Option(click.Option):
             parser.add_option(obj=self, opts=self._formerly, dest=self.name, action="store", nargs=self.nargs)
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that suggests the nearest command for an unknown one."""
 
     def resolve_command(
@@ -136,7 +155,7 @@ def completes(
         except (InnoscopeError, OSError):
             return []
         return [
-            CompletionItem(word, help=about or None)
+            CompletionItem(sanitize.line(word), help=sanitize.line(about) or None)
             for word, about in found.items()
             if word.startswith(incomplete)
         ]

@@ -33,7 +33,7 @@ class Measured:
     cost: HitCost
 
     def rows(self) -> Iterable[tuple[str, ...]]:
-        """Return the rows of the table, the most expensive probes first."""
+        """Return the rows of the table, the probes with the most hits first, and missing probes last."""
         for report in sorted(
             self.reports, key=lambda each: (each.state == "missing", -each.hits, each.probe)
         ):

@@ -18,8 +18,8 @@ from innoscope.common.errors import ExitCode, InnoscopeError, NoRights, NoSuchPr
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Matches Innoscope's command line, with one argument per line. It consists of Python's options, the module
-#: or script, global options and the command.
+#: Matches the arguments of an Innoscope process, one per line: Python's options, the module or script, global
+#: options and the command.
 _OURS: Final = re.compile(r"(-[^cm\n].*\n)*(-m\ninnoscope\.cli\.main|(.*/)?innoscope)\n(-.*\n)*(?P<name>.+)")
 _TOP: Final = 20
 
@@ -49,7 +49,10 @@ def find(command: str, proc: ProcFs) -> int:
 
 
 def command_of(pid: int, proc: ProcFs) -> str:
-    """Return the subcommand of an Innoscope process. Raise NotOurs, NoRights or NoSuchProcess."""
+    """Return the subcommand of an Innoscope process.
+
+    Raise NotOurs if it is another process, NoRights if it cannot be read, or NoSuchProcess if it has exited.
+    """
     try:
         program, arguments = proc.exe(pid)[0], proc.cmdline(pid)[1:]
     except ProcessLookupError as error:
@@ -85,7 +88,7 @@ def record(pid: int, seconds: float, options: list[str]) -> list[str]:
 
 
 def table(process: str, folded: list[str]) -> list[str]:
-    """Return a table, as lines, of the functions that were most often at the top of the stack."""
+    """Return the lines of a table with the functions that were most often the innermost one of a stack."""
     own: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in folded:

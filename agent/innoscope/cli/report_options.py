@@ -16,8 +16,8 @@ from innoscope.sampling.render import BINARY, FORMATS, pprof, render
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.sampling.fold import Report
-    from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.sampling.fold import StackReport
+    from innoscope.sampling.render.sink import AtomicFile, Stdout
     from innoscope.sampling.render.text import Detail
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -134,7 +134,10 @@ def frame_options(function: F) -> F:
 
 
 def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path | None) -> str:
-    """Return the output format. Raise UsageError if options contradict each other."""
+    """Return the output format.
+
+    Raise UsageError if options contradict each other, or if a binary format would go to a terminal.
+    """
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"cannot use --json with --format {form}")
     form = "json" if as_json else form or "text"
@@ -145,7 +148,9 @@ def chosen_format(form: str | None, as_json: bool, by: str | None, output: Path 
     return form
 
 
-def write(report: Report, sink: Stdout | File, form: str, by: str, limit: int | None, detail: Detail) -> None:
+def write(
+    report: StackReport, sink: Stdout | AtomicFile, form: str, by: str, limit: int | None, detail: Detail
+) -> None:
     """Write the report in a format other than JSON. For JSON, each command writes its own document."""
     if form == "pprof":
         sink.raw(pprof.encode(report))

@@ -17,7 +17,7 @@ _QUIET_S: Final = 2.0
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """After 2 s, show the step and the elapsed time on standard error, if that is a terminal."""
+    """Show the step and the elapsed time on standard error, after 2 s and only on a terminal."""
     if not console.shows_progress():
         yield
         return

@@ -1,4 +1,4 @@
-"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that catalogs need."""
+"""Make a symbol pack from a debug file: all symbols, and the addresses and offsets that the catalogs need."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from innoscope import _native
 from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.memory import catalog as memory_catalog
 from innoscope.memory.layout import root
+from innoscope.memory.locks import layout as lock_layout
+from innoscope.memory.statements import layout as statement_layout
 from innoscope.target.native_errors import failure
 from innoscope.target.symbols import installed_packs, packs
 from innoscope.toggles import catalog as toggle_catalog
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from innoscope._native import Member
     from innoscope.target.symbols.pack_source import PackSource
     from innoscope.toggles.backends.gdb import Described
-    from innoscope.toggles.model import Setting
+    from innoscope.toggles.model import ToggledVariable
 
-#: A function that takes the description of a step, and returns the context manager in which the step runs.
+#: A function that takes the description of a step, and returns a context manager that wraps the step.
 Step: TypeAlias = "Callable[[str], AbstractContextManager[object]]"
 
 _LONGEST: Final = 200  # maximum length of a C type in characters; longer ones are truncated
@@ -86,10 +88,11 @@ def _layout(origin: PackSource, step: Step) -> dict[str, Any]:
     """Return the debug information that the catalogs need about the variables of this build."""
     file = origin.file
     catalog, names = memory_catalog.load(), [setting.name for setting in memory_settings()]
-    paths = catalog.paths
+    paths = list(catalog.paths)
     with step(f"reading the debug information of {origin.name}"):
         symbols = _native.symbol_in_file(str(file), sorted({*names, *map(root, paths)}))
-        paths = (*(path for path in paths if root(path) in symbols), *catalog.types)
+        paths = [path for path in paths if root(path) in symbols]
+        paths += sorted({*catalog.types, *lock_layout.catalog_paths(), *statement_layout.catalog_paths()})
         names = [name for name in names if name in symbols]
         answers = _native.members_in_file(str(file), [*paths, *names])
     answers = answers or _native.Members({}, {})
@@ -106,7 +109,7 @@ def _layout(origin: PackSource, step: Step) -> dict[str, Any]:
     )
 
 
-def memory_settings() -> Sequence[Setting]:
+def memory_settings() -> Sequence[ToggledVariable]:
     """Return the variables that toggles may write in the memory of any server version, without duplicates."""
     found = {
         assignment.setting.name: assignment.setting
@@ -136,7 +139,7 @@ def _encoded(document: Mapping[str, Any]) -> bytes:
 def write(made: Made, output: str) -> Path:
     """Check that Innoscope would accept the pack, and write it atomically. Return its path.
 
-    ``output`` is a file or a folder. Raise BadFile or CannotWrite on failure.
+    ``output`` is a file or a directory. Raise BadFile or CannotWrite on failure.
     """
     path = Path(output)
     try:

@@ -8,14 +8,14 @@ from datetime import datetime
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from innoscope.toggles.model import Refused, Risk, same
+from innoscope.toggles.model import ChangeRefused, Risk, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from innoscope.target.model import Target
-    from innoscope.toggles.journal_format import Entry
-    from innoscope.toggles.model import Backend, Generation, Plan, Raw, Step, Toggle
+    from innoscope.toggles.journal_format import JournalEntry
+    from innoscope.toggles.model import Backend, ChangePlan, ChangeStep, Raw, Toggle, ToggleGeneration
 
 LIST = ("TOGGLE", "NOW", "RANGE", "BACKENDS", "RISK", "DESCRIPTION, OR WHY NOT SUPPORTED")
 HISTORY = ("ID", "WHEN", "WHO", "SERVER", "TOGGLE", "CHANGE", "BACKEND", "OUTCOME", "UNTIL", "WHY")
@@ -34,7 +34,7 @@ class Here:
     toggle: Toggle
     now: str | None = None
     allowed: str = ""
-    generation: Generation | None = None
+    generation: ToggleGeneration | None = None
     why_not: str | None = None
 
     @property
@@ -88,45 +88,45 @@ def show_lines(here: Here, target: Target) -> Iterator[str]:
     toggle = here.toggle
     yield f"{toggle.name}: {toggle.title} ({toggle.risk.value})"
     yield from wrap(toggle.what, _READABLE, initial_indent="  ", subsequent_indent="  ")
-    yield from _labelled("also", toggle.also)
-    yield from _labelled("undo", toggle.undo)
-    yield from _labelled("cluster", toggle.cluster)
+    yield from _labeled("also", toggle.also)
+    yield from _labeled("undo", toggle.undo)
+    yield from _labeled("cluster", toggle.cluster)
     if toggle.risk is Risk.DANGEROUS:
-        yield from _labelled("confirm", "by typing its name, or --confirm " + toggle.name)
+        yield from _labeled("confirm", "by typing its name, or --confirm " + toggle.name)
     yield ""
     yield title(target)
     if here.why_not is not None:
-        yield from _labelled("not here", here.why_not)
+        yield from _labeled("not here", here.why_not)
         return
-    yield from _labelled("now", here.now or "unknown: innoscope toggle plan shows why")
-    yield from _labelled("values", here.allowed)
+    yield from _labeled("now", here.now or "unknown: innoscope toggle plan shows why")
+    yield from _labeled("values", here.allowed)
     for backend in here.backends:
-        yield from _labelled(backend.kind, f"{', '.join(_settings(backend))} ({_BACKENDS[backend.kind]})")
-        yield from _labelled("", backend.note)
+        yield from _labeled(backend.kind, f"{', '.join(_settings(backend))} ({_BACKENDS[backend.kind]})")
+        yield from _labeled("", backend.note)
     for kind, reason in (here.generation.never if here.generation else {}).items():
-        yield from _labelled(f"{kind}: no", reason)
+        yield from _labeled(f"{kind}: no", reason)
 
 
-def plan_lines(target: Target, plan: Plan) -> Iterator[str]:
-    """Yield the lines of ``toggle plan``: the changes that would be made."""
+def plan_lines(target: Target, plan: ChangePlan) -> Iterator[str]:
+    """Yield the lines of ``toggle plan``: the changes, notes, results of the checks, and undo command."""
     toggle = plan.toggle
     kind = plan.backend.kind
     yield f"{title(target)}: {toggle.name} → {plan.value}, by {kind} ({_BACKENDS[kind]})"
     for kind, reason in plan.passed:
-        yield from _labelled("not by", f"{kind}: {reason}")
+        yield from _labeled("not by", f"{kind}: {reason}")
     for step in plan.steps:
-        yield from _labelled("step", _step_text(step))
+        yield from _labeled("step", _step_text(step))
     for text in dict.fromkeys(filter(None, (toggle.also, plan.backend.note, *plan.warnings))):
-        yield from _labelled("note", text)
+        yield from _labeled("note", text)
     passed = sum(verdict.ok for verdict in plan.verdicts)
-    yield from _labelled("checks", f"{passed} of {len(plan.verdicts)} passed")
+    yield from _labeled("checks", f"{passed} of {len(plan.verdicts)} passed")
     for verdict in plan.refusals:
-        yield from _labelled("not ok", f"{verdict.check}: {verdict.reason}")
+        yield from _labeled("not ok", f"{verdict.check}: {verdict.reason}")
     kept = f"; {toggle.undo}" if toggle.undo else ""
-    yield from _labelled("undo", f"innoscope toggle undo {toggle.name}{kept}")
+    yield from _labeled("undo", f"innoscope toggle undo {toggle.name}{kept}")
 
 
-def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
+def plan_document(target: Target, plan: ChangePlan) -> Mapping[str, object]:
     """Return the JSON document of a plan."""
     return {
         "target": target.document(),
@@ -142,14 +142,14 @@ def plan_document(target: Target, plan: Plan) -> Mapping[str, object]:
     }
 
 
-def refusal(plan: Plan) -> Refused:
+def refusal(plan: ChangePlan) -> ChangeRefused:
     """Return the error for a plan that the checks reject, with all reasons and remedies."""
     reasons = "; ".join(verdict.reason or verdict.check for verdict in plan.refusals)
     remedies = dict.fromkeys(verdict.remedy for verdict in plan.refusals if verdict.remedy)
-    return Refused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
+    return ChangeRefused(f"{plan.toggle.name} is not changed: {reasons}", remedy="\n".join(remedies) or None)
 
 
-def done_lines(entry: Entry) -> Iterator[str]:
+def done_lines(entry: JournalEntry) -> Iterator[str]:
     """Yield the lines that report a change and the command that undoes it."""
     yield f"{entry.toggle} is {entry.value} (by {entry.backend}, {entry.id})"
     for step in entry.steps:
@@ -160,7 +160,7 @@ def done_lines(entry: Entry) -> Iterator[str]:
         yield f"  undo: innoscope toggle undo {entry.id}"
 
 
-def undone_lines(entry: Entry) -> Iterator[str]:
+def undone_lines(entry: JournalEntry) -> Iterator[str]:
     """Yield the lines that report an undo. ``entry`` is the journal entry of the original change."""
     if entry.outcome != "undone":
         yield f"{entry.toggle}: nothing to undo, {entry.id} was not written"
@@ -170,7 +170,7 @@ def undone_lines(entry: Entry) -> Iterator[str]:
         yield f"  {step.setting}: {_change(replace(step, old=step.new, new=step.old))}"
 
 
-def history_row(entry: Entry) -> tuple[str, ...]:
+def history_row(entry: JournalEntry) -> tuple[str, ...]:
     """Return the cells of an entry's row in ``toggle history``."""
     server = f"{entry.server.flavour} {dotted(entry.server.version)} pid {entry.server.pid}"
     steps = ", ".join(f"{step.setting} {_change(step)}".rstrip() for step in entry.steps)
@@ -184,8 +184,8 @@ def history_row(entry: Entry) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def entry_document(entry: Entry) -> dict[str, Any]:
-    """Return the JSON document of a journal entry, including the command that undoes it."""
+def entry_document(entry: JournalEntry) -> dict[str, Any]:
+    """Return the JSON document of a journal entry, including the command that undoes it, if any."""
     undoable = entry.outcome == "done" and any(step.old is not None for step in entry.steps)
     undo = f"innoscope toggle undo {entry.id}" if undoable and not entry.undoes else None
     fields = {"way" if name == "backend" else name: value for name, value in asdict(entry).items()}
@@ -203,7 +203,7 @@ def dotted(version: Sequence[int]) -> str:
     return ".".join(map(str, version)) or "of unknown version"
 
 
-def _step_text(step: Step) -> str:
+def _step_text(step: ChangeStep) -> str:
     """Format a step as ``innodb_x: 56 → 0``. For a memory write, append the address and how it was found."""
     text = f"{step.setting}: {_change(step)}"
     if step.address is None:
@@ -211,7 +211,7 @@ def _step_text(step: Step) -> str:
     return f"{text}, {step.size} bytes {step.type} at {step.address:#x} (from {step.origin})"
 
 
-def _change(step: Step) -> str:
+def _change(step: ChangeStep) -> str:
     """Format a change as ``56 → 0`` or ``OFF, unchanged``. Return "" for a step without values.
 
     If either value is a bool, both are shown as ON or OFF, even if the server reports 0 or 1.
@@ -231,6 +231,6 @@ def _settings(backend: Backend) -> list[str]:
     return [assignment.setting.name for assignment in backend.assignments]
 
 
-def _labelled(label: str, text: str | None) -> Iterator[str]:
+def _labeled(label: str, text: str | None) -> Iterator[str]:
     if text:
         yield f"  {label:<9} {text}"

@@ -7,25 +7,26 @@ the work is repeated each time.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope import __version__
+from innoscope import __version__, _native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_DIGEST_BYTES: Final = hashlib.sha256().digest_size
-#: Cache folder of a user without a home directory. Only root could create it, and root uses /var/cache.
+_DIGEST_BYTES: Final = 32
+#: Cache directory of a user without a home directory. Only root could create it, and root uses /var/cache.
 _NO_FOLDER: Final = Path("/nonexistent")
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
-    """Return ``$XDG_CACHE_HOME/innoscope``, else ~/.cache/innoscope, or for root /var/cache/innoscope."""
+    """Return ``$XDG_CACHE_HOME/innoscope``, else ~/.cache/innoscope, or for root /var/cache/innoscope.
+
+    For a user without a home directory, return a path that does not exist and cannot be created.
+    """
     environment = os.environ if environment is None else environment
     home = environment.get("XDG_CACHE_HOME")
     if home:
@@ -40,11 +41,11 @@ def cache_folder(environment: Mapping[str, str] | None = None) -> Path:
 
 def cache_key(*inputs: str) -> str:
     """Return a file name derived from the given inputs and the version of Innoscope."""
-    return hashlib.sha256(json.dumps((__version__, *inputs)).encode()).hexdigest()
+    return _digest(json.dumps((__version__, *inputs)).encode()).hex()
 
 
 class Cache:
-    """Cached results of one kind: files in the folder ``name`` below ``root`` (default: cache_folder()).
+    """Cached results of one kind: files in the directory ``name`` below ``root`` (default: cache_folder()).
 
     If there are more than ``max_files`` files, the oldest are removed.
     """
@@ -53,7 +54,7 @@ class Cache:
         self._name, self._max_files, self._root = name, max_files, root
 
     def read(self, key: str) -> bytes | None:
-        """Return the cached content. Return None if it is missing, damaged or writable by other users."""
+        """Return the cached content; None if it is missing or damaged, or if other users can write it."""
         file = self._folder / key
         try:
             with file.open("rb") as opened:
@@ -63,20 +64,21 @@ class Cache:
         except OSError:
             return None
         digest, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-        return content if hashlib.sha256(content).digest() == digest else None
+        return content if _digest(content) == digest else None
 
     def write(self, key: str, content: bytes) -> None:
-        """Store a result by writing its file atomically. Do nothing if the folder is not writable."""
+        """Store a result by writing its file atomically. Errors, such as a full disk, are ignored."""
         folder = self._folder
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("wb", dir=folder, prefix=".new-", delete=False) as new:
-                new.write(hashlib.sha256(content).digest() + content)
-            Path(new.name).replace(folder / key)
+            new = folder / f".new-{os.urandom(8).hex()}"
+            new.touch(mode=0o600, exist_ok=False)
+            new.write_bytes(_digest(content) + content)
+            new.replace(folder / key)
             self._remove_oldest()
 
     def remove(self, key: str) -> bool:
-        """Remove a cached result. Return whether it existed."""
+        """Remove a cached result. Return whether a file was removed."""
         with contextlib.suppress(OSError):
             (self._folder / key).unlink()
             return True
@@ -90,6 +92,10 @@ class Cache:
         oldest_first = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
         for each in oldest_first[: -self._max_files]:
             each.unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> bytes:
+    return _native.blake2s(content, size=_DIGEST_BYTES)
 
 
 def _only_we_can_write(status: os.stat_result) -> bool:

@@ -1,7 +1,9 @@
-"""Write to standard output and standard error. Only this module does so (tests/unit/test_one_output.py).
+"""Write to standard output and standard error.
 
-All text is sanitized here. The only control characters written are those of ``progress``, ``clear_progress``
-and ``Colored`` lines.
+No other module does so, except for logs and in child processes (tests/unit/test_one_output.py).
+
+All text is sanitized here. Besides line feeds, the only control characters in it come from ``progress``,
+``clear_progress`` and ``Colored`` lines. The bytes of ``raw`` are written unchanged.
 """
 
 from __future__ import annotations
@@ -106,7 +108,7 @@ def ask_text(question: str) -> str:
 
 
 def flush() -> None:
-    """Flush both streams."""
+    """Flush standard output and standard error."""
     sys.stdout.flush()
     sys.stderr.flush()
 

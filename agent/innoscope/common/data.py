@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def folder(name: str) -> Path:
-    """Return the path of a data folder: catalog, uprobes, include or runbooks."""
+    """Return the path of a data directory: catalog, uprobes, include or runbooks."""
     return Path(__file__).resolve().parents[1] / name
 
 

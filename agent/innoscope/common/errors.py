@@ -1,4 +1,4 @@
-"""Errors that end a command. Each says what failed, on what, why, and which command to run next."""
+"""Errors that end a command. Each states what failed, on what and why, and most also name a remedy."""
 
 from __future__ import annotations
 
@@ -39,6 +39,10 @@ class ExitCode(IntEnum):
     DIFFERENT = 19, "`diff`: there are differences; they are printed"
     TRACED = 20, "another debugger is attached to the process"
     CANNOT_TELL = 21, "`diagnose`: no findings, but no snapshot was taken, so a stall may have been missed"
+    AGENT_FAILED = (
+        22,
+        "`incidents`: an agent did not answer as expected; the incidents of the other agents are printed",
+    )
     INTERRUPTED = 130, "interrupted by Ctrl-C or Ctrl-Z (a suspended command could not detach its probes)"
     BROKEN_PIPE = 141, "the reader of the output closed the pipe"
 
@@ -81,7 +85,7 @@ class NotAServer(InnoscopeError):
 
 
 class NoRights(InnoscopeError):
-    """The kernel denied access, because we are not root or lack a capability."""
+    """Access was denied, because we are not root, or lack a capability or a file permission."""
 
     exit_code = ExitCode.NO_RIGHTS
 
@@ -99,7 +103,7 @@ class KernelUnable(InnoscopeError):
 
 
 class SqlFailed(InnoscopeError):
-    """The server did not respond over SQL in time, or rejected the account."""
+    """The server cannot be used over SQL: for example, it did not respond in time or rejected the account."""
 
     exit_code = ExitCode.SQL_FAILED
 
@@ -111,7 +115,7 @@ class BadFile(InnoscopeError):
 
 
 class NotRead(BadFile):
-    """A file or process was not read because it exceeds a limit. Retrying does not help."""
+    """A file or process was not read because it exceeds a limit, or because reading it failed recently."""
 
 
 class CannotWrite(InnoscopeError):

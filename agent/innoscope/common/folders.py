@@ -1,4 +1,4 @@
-"""Flush folders to disk."""
+"""Flush directories to disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
 
 def sync(folder: Path) -> None:
-    """Flush the folder to disk, so that new names in it survive a power failure. Raise OSError."""
+    """Flush the directory to disk, so that new names in it survive a power failure.
+
+    Raise OSError if it cannot be opened or flushed.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -25,9 +25,10 @@ def set_up(form: str, level: str) -> None:
 
 
 def set_up_for_command(*, debug: bool) -> None:
-    """Show warnings only with ``debug``, because a command's own output already reports what matters.
+    """Log warnings and errors only with ``debug``, because a command's output already reports what matters.
 
-    Without this handler, Python would print messages and tracebacks unescaped.
+    Uncaught exceptions are always logged. Without this handler, Python would print messages and tracebacks
+    unescaped.
     """
     handler = _handler("logfmt")
     handler.setLevel(logging.WARNING if debug else logging.CRITICAL)
@@ -61,7 +62,7 @@ def _handler(form: str) -> logging.Handler:
 
 
 class Structured(logging.Formatter):
-    """Formats a record as ``ts=… level=info msg="…"``, the ``extra`` fields and the traceback."""
+    """A formatter for logfmt or JSON: time, level, component, message, ``extra`` fields, traceback."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class Structured(logging.Formatter):
 
 
 def _logfmt(value: object) -> str:
-    """Format a value for logfmt. Quote it, with JSON escapes, unless it is a single printable word."""
+    """Format a value for logfmt. Quote it, with JSON escapes, unless it is a word without ``"`` and ``=``."""
     text = str(value)
     plain = text.isprintable() and not set(' "=') & set(text)
     return text if text and plain else sanitize.dumps(text)

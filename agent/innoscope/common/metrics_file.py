@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 PREFIX: Final = "innoscope_"
 Kind = Literal["counter", "gauge", "histogram", "info"]
 #: Sources of metrics: the collectors, and ``agent`` for the agent's own metrics.
-Source = Literal["probes", "memory", "sql", "waits", "process", "toggles", "agent"]
+Source = Literal["probes", "memory", "sql", "state", "waits", "process", "toggles", "agent"]
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*")
 #: Suffixes that exposition formats add to names, and suffixes that OpenMetrics reserves.
 _SUFFIXES: Final = ("_total", "_count", "_sum", "_bucket", "_created")
-#: Units that are not base units. Prometheus requires base units: seconds, bytes, ratios.
+#: Units that are not base units. Prometheus recommends base units: seconds, bytes, ratios.
 _BAD_UNITS: Final = re.compile(
     r"_(?:milliseconds|microseconds|nanoseconds|ms|us|ns|minutes|hours|days|percent|pct|kb|mb|kilobytes|megabytes)\b"
 )
-#: Reserved labels: they identify a scrape's target, or the exposition format uses them.
+#: Reserved labels: they identify the server or the scrape's target, or the exposition format uses them.
 _TAKEN_LABELS: Final = frozenset({"server", "job", "instance", "le", "quantile", "type_"})
 _FROM: Final = re.compile(r"\([^()]+(?:\([^()]*\)[^()]*)*\)\.$")
 
@@ -44,6 +44,7 @@ class Declaration(Entry, frozen=True):
         default_factory=dict
     )
     own: bool = False
+    no_panel: str | None = None
 
     def __post_init__(self) -> None:
         """Check the constraints that the types cannot express. Raise ValueError if one is violated."""
@@ -61,7 +62,7 @@ class Declaration(Entry, frozen=True):
             raise ValueError("help must end with the source of the number, in parentheses")
 
 
-class File(Entry, frozen=True):
+class MetricsFile(Entry, frozen=True):
     """The contents of metrics.yaml."""
 
     version: Literal[1]
@@ -98,4 +99,4 @@ def installed() -> dict[str, Declaration]:
 
 def load(path: Path) -> dict[str, Declaration]:
     """Read and check a metrics file. Return its metrics, in file order. Raise BadFile if it is invalid."""
-    return read_yaml(path, File).metrics
+    return read_yaml(path, MetricsFile).metrics

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class Histogram:
     """Counts of observations in nanoseconds: ``buckets[i]`` counts observations in [2**i, 2**(i+1)).
 
-    Buckets are not cumulative; ``total_ns`` is the sum of all observations.
+    The first bucket also counts zeros, and the last one all longer observations. Buckets are not cumulative.
+    ``total_ns`` is the sum of all observations.
     """
 
     buckets: tuple[int, ...]
@@ -25,11 +26,11 @@ class Histogram:
         return sum(self.buckets)
 
     def plus(self, other: Histogram) -> Histogram:
-        """Return the sum of both histograms."""
+        """Return the sum of this histogram and ``other``."""
         longer, shorter = sorted((self.buckets, other.buckets), key=len, reverse=True)
         padded = shorter + (0,) * (len(longer) - len(shorter))
         return Histogram(
-            tuple(a + b for a, b in zip(longer, padded, strict=True)), self.total_ns + other.total_ns
+            tuple([a + b for a, b in zip(longer, padded, strict=True)]), self.total_ns + other.total_ns
         )
 
 
@@ -39,8 +40,8 @@ Value: TypeAlias = float | int | Histogram
 class Sample(NamedTuple):
     """The current value of one series. A tuple is used for speed: a scrape creates hundreds per server.
 
-    ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` has its label values in declared
-    order, without ``server``. Counters are cumulative since the server or this process started.
+    ``metric`` is the name in ``probes/catalog/metrics.yaml``. ``labels`` contains the label values in
+    declared order, without ``server``. Counters are cumulative since the server or this process started.
     """
 
     metric: str

@@ -7,7 +7,6 @@ Escaping twice changes nothing.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import Any, Final
@@ -16,9 +15,6 @@ from typing import Any, Final
 _SUSPECT: Final = re.compile(r"[^ -~]")
 _SUSPECT_IN_BLOCK: Final = re.compile(r"[^ -~\n]")
 _ELLIPSIS: Final = "…"
-#: Maximum label length in characters. Longer labels are cut and end with a digest to stay distinct.
-LIMIT: Final = 200
-_DIGEST: Final = 8
 
 
 def line(text: str, limit: int | None = None) -> str:
@@ -26,7 +22,7 @@ def line(text: str, limit: int | None = None) -> str:
 
     This escapes all characters that ``str.isprintable`` rejects: C0 (including line feeds and tabs), DEL, C1,
     format characters (bidirectional controls and isolates, zero-width characters, tags), line and paragraph
-    separators, unusual spaces, surrogates, private and unassigned code points. The escapes are ``\x1b``,
+    separators, unusual spaces, surrogates, private and unassigned code points. Examples of escapes: ``\x1b``,
     ``\u202e``, ``\udcff``. Backslashes are not escaped, so the original text cannot be restored.
     """
     if not text.isprintable():
@@ -44,17 +40,12 @@ def block(text: str) -> str:
     return _SUSPECT_IN_BLOCK.sub(_escaped, text.expandtabs() if "\t" in text else text)
 
 
-def label(text: str, limit: int = LIMIT) -> str:
-    r"""Return a printable version of ``text``, at most ``limit`` characters long.
+def escape_bytes(text: str) -> str:
+    r"""Return ``text`` on one line with unprintable characters escaped.
 
-    ``"a\udcff\x1b"`` becomes ``r"a\xff\x1b"``.
+    A surrogate is shown as the byte that it stands for: ``"a\udcff\x1b"`` becomes ``r"a\xff\x1b"``.
     """
-    if not text.isprintable():
-        text = "".join(one if one.isprintable() else _byte_escaped(one) for one in text[: 2 * limit])
-    if len(text) <= limit:
-        return text
-    digest = hashlib.blake2s(text.encode(), digest_size=_DIGEST // 2).hexdigest()
-    return f"{text[: limit - _DIGEST - 1]}…{digest}"
+    return "".join(one if one.isprintable() else _byte_escaped(one) for one in text)
 
 
 def dumps(value: Any, **options: Any) -> str:

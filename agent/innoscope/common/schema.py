@@ -1,4 +1,7 @@
-"""Read YAML, TOML and JSON files into typed structures (typed.py). Errors name the file and the key."""
+"""Read YAML and TOML files into typed structures (typed.py). Errors name the file, the key and the line.
+
+JSON that people write, such as a list of agents for Prometheus, is read as YAML. Errors then name the line.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Citation", "Entry", "NamedEntry", "ServerEntry", "convert", "decode_json", "decode_toml", "name_entries",
-    "read_json", "read_toml", "read_yaml",
+    "read_toml", "read_yaml",
 ]  # fmt: skip
 
 T = TypeVar("T")
 
-#: libyaml's loader is five times as fast, but PyYAML can be built without it.
+#: libyaml's loader is five times as fast as PyYAML's own, but PyYAML can be built without it.
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -46,11 +49,6 @@ def read_yaml(path: Path, kind: type[T]) -> T:
 def read_toml(path: Path, kind: type[T]) -> T:
     """Read a TOML file. Raise BadFile if it cannot be read or is invalid."""
     return decode_toml(_text(path), kind, path)
-
-
-def read_json(path: Path, kind: type[T]) -> T:
-    """Read a JSON file. Raise BadFile if it cannot be read or is invalid."""
-    return decode_json(_text(path), kind, path)
 
 
 def _text(path: Path) -> str:

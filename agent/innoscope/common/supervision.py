@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.sd_notify import notify
 
@@ -21,22 +22,25 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between checks of all threads.
 CHECK_S: Final = 1.0
-#: Seconds before a failed thread is restarted, doubled after each consecutive failure.
+#: Seconds before a failed thread is restarted. The pause doubles after each further consecutive failure.
 FIRST_PAUSE_S: Final = 1.0
+#: Maximum seconds before a failed thread is restarted.
 LONGEST_PAUSE_S: Final = 60.0
 #: If a thread ran for this many seconds before it failed, its count of consecutive failures restarts at one.
 STEADY_S: Final = 60.0
+#: Seconds between two heartbeats while a thread waits.
+BEAT_S: Final = 5.0
 #: After this many consecutive failures (about a minute) the process exits, so that systemd restarts it.
 MAX_FAILURES: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Failure counts of this process, and the number of threads and jobs that are stuck now."""
+    """Failure counts of this process, and the current number of stuck threads and jobs."""
 
     watch_failures: int = 0  # failed attempts to watch a server
     restarts: int = 0
-    stuck: int = 0  # threads and jobs that are stuck now
+    stuck: int = 0
 
 
 class GaveUp(InnoscopeError):
@@ -47,7 +51,7 @@ class _Task:
     """One supervised thread. ``finished`` is true after its function has returned without an exception."""
 
     def __init__(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        self.name, self.deadline_s = name, deadline_s
+        self.name, self.deadline_s = name, slowness.scaled(deadline_s)
         self.finished = self.paused = self.hung = False
         self.failures = 0
         self.started_at = self.beat_at = self.restart_at = 0.0
@@ -77,25 +81,43 @@ class _Task:
             _log.error("thread failed", extra={"thread_name": self.name}, exc_info=error)
 
 
+@dataclass(slots=True)
+class _Observed:
+    """A thread that another module starts. ``silent_s`` returns the seconds since its last heartbeat."""
+
+    silent_s: Callable[[], float]
+    deadline_s: float
+    hung: bool = False
+
+
 class Supervisor:
     """The long-lived threads of a process. The main thread runs ``watch``."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
+        self._observed: dict[str, _Observed] = {}
         self._ready = False
         self.restarts = 0
 
     def start(self, name: str, run: Callable[[Beat], None], deadline_s: float) -> None:
-        """Call ``run(beat)`` in a new thread. It counts as hung if it does not beat for ``deadline_s`` s."""
+        """Call ``run(beat)`` in a new thread, which counts as hung if it does not beat for ``deadline_s``.
+
+        The deadline is longer on a slow host, where the operations that the thread waits for also have longer
+        timeouts.
+        """
         task = _Task(name, run, deadline_s)
         self._tasks[name] = task
         self._begin(task)
 
+    def observe(self, name: str, silent_s: Callable[[], float], deadline_s: float) -> None:
+        """Watch a thread of another module, which counts as hung if ``silent_s()`` exceeds ``deadline_s``."""
+        self._observed[name] = _Observed(silent_s, deadline_s)
+
     def ready(self) -> None:
-        """Report readiness to systemd, and start feeding its watchdog. Further calls do nothing."""
+        """Report readiness to systemd, and let ``watch`` feed its watchdog. Further calls do nothing."""
         if not self._ready:
-            self._ready = True
             notify("READY=1")
+            self._ready = True
 
     def watch(self, ended: threading.Event) -> None:
         """Supervise all threads until ``ended`` is set. Raise GaveUp if one keeps failing."""
@@ -113,8 +135,15 @@ class Supervisor:
                 continue
             if not task.alive:
                 self._restart(task, now)
-            elif self._hangs(task, now):
+                continue
+            task.hung = _hangs(task.name, now - task.beat_at, task.deadline_s, logged=task.hung)
+            if task.hung:
                 hung.append(task.name)
+        for name, observed in self._observed.items():
+            silent_s = observed.silent_s()
+            observed.hung = _hangs(name, silent_s, observed.deadline_s, logged=observed.hung)
+            if observed.hung:
+                hung.append(name)
         return hung
 
     def join(self, name: str, timeout_s: float) -> None:
@@ -131,15 +160,8 @@ class Supervisor:
 
     def hung(self) -> int:
         """Return the number of hung threads."""
-        return sum(task.hung for task in self._tasks.values())
-
-    def _hangs(self, task: _Task, now: float) -> bool:
-        silent_s = now - task.beat_at
-        hangs = silent_s > task.deadline_s
-        if hangs and not task.hung:
-            _log.error("thread hangs", extra={"thread_name": task.name, "silent_s": round(silent_s)})
-        task.hung = hangs
-        return hangs
+        hung_tasks = sum(task.hung for task in self._tasks.values())
+        return hung_tasks + sum(observed.hung for observed in self._observed.values())
 
     def _restart(self, task: _Task, now: float) -> None:
         if not task.paused:
@@ -166,3 +188,23 @@ class Supervisor:
         task.paused, task.hung, task.restart_at = True, False, now + pause
         extra = {"thread_name": task.name, "failures": task.failures, "restart_in_s": pause}
         _log.warning("restarting thread", extra=extra)
+
+
+def wait(ended: threading.Event, seconds: float, beat: Beat) -> bool:
+    """Wait at most ``seconds`` for ``ended``, while sending heartbeats. Return whether it is set."""
+    until = time.monotonic() + seconds
+    left = seconds
+    while left > 0:
+        beat()
+        if ended.wait(min(left, BEAT_S)):
+            return True
+        left = until - time.monotonic()
+    return ended.is_set()
+
+
+def _hangs(name: str, silent_s: float, deadline_s: float, *, logged: bool) -> bool:
+    """Return whether a thread hangs. Log this unless it was ``logged`` before."""
+    hangs = silent_s > deadline_s
+    if hangs and not logged:
+        _log.error("thread hangs", extra={"thread_name": name, "silent_s": round(silent_s)})
+    return hangs

@@ -1,16 +1,20 @@
 """Convert TOML, JSON and parsed documents into typed structures.
 
-Errors name the file and the key and, for TOML and YAML, the line if it can be determined.
+Errors name the file and the key and, for TOML and YAML, the line if it can be determined. The JSON that is
+decoded here is written by programs, so errors in it name no line.
 
-The types are ``Entry`` structures (msgspec). A rule that a type cannot express is checked in
-``__post_init__``, which raises ValueError. YAML is in schema.py, because its library is slow to import.
+The types are msgspec structures, most of them ``Entry``, or dataclasses. A rule that a type cannot express is
+checked in ``__post_init__``, which raises ValueError. YAML is in schema.py, because its library is slow to
+import.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import tomllib
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -31,6 +35,10 @@ _PLACE: Final = re.compile(r"(?P<why>.*) - at (?P<key>`key` in )?`\$(?P<keys>.*)
 #: 0.22.0).
 _described: Final[set[object]] = set()
 _describing: Final = threading.Lock()
+#: msgspec's message about a lone surrogate in JSON.
+_LONE_SURROGATE: Final = "invalid utf-16 surrogate pair"
+#: Maximum length in characters of an error message about hostile input.
+_SHORT: Final = 300
 _KEY: Final = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -45,7 +53,10 @@ class NamedEntry(Entry, frozen=True):
 
 
 def name_entries(entries: Mapping[str, NamedEntry]) -> None:
-    """Set each entry's ``name``. Call this in ``__post_init__`` of the structure with the mapping."""
+    """Set each entry's ``name``. Call this in ``__post_init__`` of the structure that has the mapping.
+
+    Raise ValueError if the file itself sets a ``name``.
+    """
     for name, entry in entries.items():
         if entry.name:
             raise ValueError(f"{name}: unknown field `name`")
@@ -79,7 +90,7 @@ def decode_toml(text: str, kind: type[T], source: object) -> T:
     """Decode TOML from ``source``, which error messages name. Raise BadFile if it is invalid."""
     try:
         document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises a plain ValueError
+    except (ValueError, RecursionError) as error:  # an integer of 5,000 digits raises a plain ValueError
         raise BadFile(f"cannot parse {source} as TOML: {error}") from error
     return convert(document, kind, source, lambda keys: _toml_line(text, keys))
 
@@ -120,6 +131,46 @@ def convert(document: object, kind: type[T], source: object, line_of: Any = None
         keys, words = _where(error, document, kind)
         line = line_of(keys) if line_of is not None else None
         raise BadFile(f"{source}{f', line {line}' if line else ''}: {words}") from error
+
+
+def convert_untrusted(document: object, kind: type[T], *, strict: bool = True) -> T:
+    """Convert a parsed document that may be large and hostile. Raise ValueError if it is invalid.
+
+    The message does not name the keys of mappings, because finding them takes many conversions. Without
+    ``strict``, numbers may be strings, as JSON has no other notation for ``inf`` and ``nan``.
+    """
+    _describe(kind)
+    try:
+        return msgspec.convert(document, kind, dec_hook=_hook, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ValueError(_short(error)) from error
+
+
+def decode_untrusted(text: bytes, kind: type[T]) -> T:
+    """Decode JSON that may be large and hostile. Raise ValueError, as ``convert_untrusted`` does.
+
+    A lone surrogate is accepted. It stands for a byte that is not UTF-8, for example in a path (PEP 383).
+    """
+    _describe(kind)
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_hook)
+    except msgspec.ValidationError as error:
+        raise ValueError(_short(error)) from error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        if _LONE_SURROGATE not in str(error):
+            raise ValueError(_short(error)) from error
+    try:
+        document = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(_short(error)) from error
+    return convert_untrusted(document, kind)
+
+
+def _short(error: Exception) -> str:
+    """Return an error's message, cut to ``_SHORT`` characters, with the location first."""
+    place = _PLACE.fullmatch(str(error))
+    words = f"{place['keys'].removeprefix('.')}: {place['why']}" if place else str(error)
+    return words.removeprefix(": ")[:_SHORT]
 
 
 def _describe(kind: object) -> None:
@@ -191,16 +242,20 @@ def _error(document: Any, kind: Any) -> str | None:
 
 
 def _toml_line(text: str, keys: list[Any]) -> int | None:
-    """Return the line number of a key or, if not found, of its table. Arrays of tables are not searched."""
-    names = [str(key) for key in keys]
-    found, table = None, ""
+    """Return the line number of a key or, if not found, of its table."""
+    found: int | None = None
+    table: list[str | int] = []
+    elements: Counter[str] = Counter()  # elements seen so far, by array of tables
     for number, line in enumerate(text.splitlines(), 1):
-        if header := re.match(r"\s*\[+\s*([\w.\-]+)\s*\]+", line):
-            table = header[1]
-            if names and table == names[0]:
-                found = found or number
+        if header := re.match(r"\s*(\[\[?)\s*([\w.\-]+)\s*\]", line):
+            table = [*header[2].split(".")]
+            if header[1] == "[[":
+                table.append(elements[header[2]])
+                elements[header[2]] += 1
+            if table == keys[: len(table)]:
+                found = number
         elif name := re.match(r"\s*([\w\-]+)\s*=", line):
-            path = [*table.split("."), name[1]] if table else [name[1]]
-            if names[: len(path)] == path:
+            path = [*table, name[1]]
+            if keys[: len(path)] == path:
                 return number
     return found

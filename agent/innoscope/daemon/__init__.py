@@ -1,1 +1,1 @@
-"""The two long-lived processes: the privileged sensor and the agent that serves HTTP."""
+"""The privileged sensor, the agent that serves HTTP, their protocol, and the client for many agents."""

@@ -1,7 +1,7 @@
-"""Select the advice that applies to a server: the server must have all settings that the advice names.
+"""Select the advice that applies to a server: all settings that a line mentions must have an effect there.
 
-``probes/catalog/settings.yaml`` lists the servers that have each setting, and ``toggles.yaml`` the servers on
-which a toggle is supported.
+``probes/catalog/settings.yaml`` lists the servers that have each setting, and ``toggles.yaml`` the servers
+that support each toggle.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _WORD: Final = re.compile(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b")
 
 
 class Advice(ServerEntry, frozen=True, kw_only=True):
-    """A line of advice that applies to some servers only, even if others have the same settings."""
+    """A line of advice that applies only to some of the servers that have the settings it mentions."""
 
     text: str
 
 
-class Setting(ServerEntry, frozen=True):
+class SettingSupport(ServerEntry, frozen=True):
     """The servers that have a setting. An ``optional`` setting exists only with a plugin or in a fork.
 
     In the ``ignored`` versions of MariaDB, the setting exists but has no effect.
@@ -42,16 +42,18 @@ class Setting(ServerEntry, frozen=True):
         return self.fits(flavour, version) and not ignored
 
 
-class _Settings(Entry, frozen=True):
+class SettingsFile(Entry, frozen=True):
+    """The contents of settings.yaml."""
+
     version: Literal[1]
-    settings: dict[str, Setting]
+    settings: dict[str, SettingSupport]
 
 
 class _Generation(ServerEntry, frozen=True, forbid_unknown_fields=False):
     refused: str | None = None
 
 
-class Toggle(Entry, frozen=True, forbid_unknown_fields=False):
+class ToggleSummary(Entry, frozen=True, forbid_unknown_fields=False):
     """The part of a toggle's catalog entry that is used in reports."""
 
     title: str
@@ -60,20 +62,20 @@ class Toggle(Entry, frozen=True, forbid_unknown_fields=False):
 
 
 class _Toggles(Entry, frozen=True, forbid_unknown_fields=False):
-    toggles: dict[str, Toggle]
+    toggles: dict[str, ToggleSummary]
 
 
 @cache
-def settings() -> Mapping[str, Setting]:
+def settings() -> Mapping[str, SettingSupport]:
     """Return the settings of the installed catalog. Raise BadFile if it is invalid."""
-    return read_yaml(catalog_path("settings.yaml"), _Settings).settings
+    return read_yaml(catalog_path("settings.yaml"), SettingsFile).settings
 
 
 @cache
-def toggles() -> Mapping[str, Toggle]:
+def toggles() -> Mapping[str, ToggleSummary]:
     """Return all toggles by name. Raise BadFile if the catalog is invalid.
 
-    They are read directly from the file: diagnostic code must not import code that changes servers.
+    The catalog file is read directly, because diagnostic code must not import code that changes servers.
     """
     return read_yaml(catalog_path("toggles.yaml"), _Toggles).toggles
 

@@ -1,4 +1,4 @@
-"""Read snapshots, counters and query results from the evidence. Raise Unknown if one is missing."""
+"""Read snapshots, counters and query results from the evidence. Raise Unknown if the data is missing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def snapshots(evidence: Evidence) -> Sequence[SnapshotSummary]:
 
 
 def variable(evidence: Evidence, name: str) -> float:
-    """Return the value of a system variable. Raise Unknown if the server does not have it."""
+    """Return the value of a system variable. Raise Unknown if it was not queried or does not exist."""
     for row in rows(evidence, "variables"):
         if row["name"] == name:
             return number(row, "value")
@@ -44,7 +44,7 @@ def variable(evidence: Evidence, name: str) -> float:
 
 
 def grown(evidence: Evidence, metric: str, label: str | None = None) -> float:
-    """Return a counter's growth, by default summed over all its labels. Raise Unknown if it was not read."""
+    """Return a counter's growth, by default summed over labels. Raise Unknown if it was not read twice."""
     keys = (
         [f"{metric}.{label}"] if label else [metric, *(f"{metric}.{one}" for one in evidence.labels(metric))]
     )

@@ -1,7 +1,7 @@
 """Find the owners of locks that other threads are waiting for: from memory, over SQL, or from stacks.
 
-Stacks do not name an owner, but they can be compared: all waiters share the functions that request the lock.
-A thread that is inside one of these functions but is not waiting is the owner.
+Stacks do not name an owner, but they can be compared: most waiters share the functions that request the lock.
+A thread that is inside one of these functions but is not waiting is probably the owner.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from innoscope.diagnose import blocking_chains, replica_applier
 from innoscope.diagnose.answers import number, rows
 from innoscope.diagnose.blocking_chains import Blocker as Blocker
 from innoscope.diagnose.facts import cluster, cpu
+from innoscope.diagnose.facts.transactions import oldest_view
 from innoscope.diagnose.sql_queries import default_queries
 from innoscope.sampling.lock_sections import innermost_of, protected_functions
 from innoscope.target.version import parse
@@ -21,10 +22,11 @@ from innoscope.target.version import parse
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.diagnose.evidence import ConnectionActivity, Evidence
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Wait classes of threads that cannot own a lock, because they are not inside a critical section.
+#: Wait classes of threads that are not considered as owners, because they are at rest or waiting for a lock
+#: themselves.
 _NOT_INSIDE: Final = frozenset(
     {"idle", "background_idle", "user_sleep", "mutex_wait", "spin", "opening_tables"}
 )
@@ -74,9 +76,9 @@ def metadata_lock(evidence: Evidence) -> list[Blocker]:
 
 
 def oldest_transaction(evidence: Evidence) -> list[Blocker]:
-    """Return the oldest open transaction; empty if there is none."""
-    oldest = max(rows(evidence, "transactions"), key=lambda row: number(row, "seconds"), default=None)
-    return [] if oldest is None else [_transaction(oldest, evidence)]
+    """Return the transaction that may have the oldest read view; empty if there is none."""
+    oldest = oldest_view(evidence)
+    return [] if oldest is None else [_transaction(oldest[1], evidence)]
 
 
 def runner(evidence: Evidence) -> list[Blocker]:
@@ -140,7 +142,7 @@ def _who(row: Mapping[str, str], evidence: Evidence) -> str:
     return f"connection {statement_.connection}{_account(statement_)}, {doing}"
 
 
-def _account(statement_: Statement) -> str:
+def _account(statement_: ConnectionActivity) -> str:
     """Return ", user@host", without the host if there is none.
 
     Return "" for a statement read from memory, where user and host are unknown.
@@ -149,8 +151,8 @@ def _account(statement_: Statement) -> str:
     return f", {statement_.user}{host}" if statement_.user else ""
 
 
-def statement(evidence: Evidence, connection: str) -> Statement | None:
-    """Return the statement of a connection, or None. ``connection`` is its id."""
+def statement(evidence: Evidence, connection: str) -> ConnectionActivity | None:
+    """Return the activity of the connection with this id, or None."""
     return next((one for one in evidence.statements if str(one.connection) == str(connection)), None)
 
 
@@ -253,7 +255,7 @@ def ddl(evidence: Evidence) -> list[Blocker]:
     return [Blocker(f"thread {tid} executes DDL", stack, thread=tid) for tid, stack in found.items()]
 
 
-def _executes(one: Statement) -> str:
+def _executes(one: ConnectionActivity) -> str:
     doing = f"{one.state or one.command} for {one.seconds:,} s: {one.named}"
     return f"connection {one.connection}{_account(one)}, {doing}"
 
@@ -268,7 +270,7 @@ def group_member(evidence: Evidence) -> list[Blocker]:
     return [Blocker(words)] if queue else []
 
 
-#: Functions that find blockers, by the value of ``blocker`` in a rule.
+#: Functions that find blockers, by the value of ``blocker`` in a rule. They may raise Unknown.
 BLOCKERS: Final[Mapping[str, Callable[[Evidence], list[Blocker]]]] = {
     "row_lock": row_lock,
     "metadata_lock": metadata_lock,

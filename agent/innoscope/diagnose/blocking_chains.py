@@ -24,9 +24,9 @@ _SHARE: Final = 0.2
 class Blocker:
     """A lock owner: its description, and its stack if known, innermost function first.
 
-    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` is the lock, and ``waiting`` is the
-    number of threads waiting for it. ``through`` lists the ids of the lock owners between the waiters and
-    this owner (docs/json.md). ``digest`` is the id of the owner's statement.
+    ``thread`` and ``connection`` are the owner's ids if known. ``lock`` describes the lock, and ``waiting``
+    is the number of threads waiting for it. ``through`` lists the known thread ids of the lock owners between
+    the waiters and this owner (docs/json.md). ``digest`` is the id of the owner's statement.
     """
 
     words: str
@@ -40,7 +40,7 @@ class Blocker:
 
 
 def blockers(evidence: Evidence, *waits: str) -> list[Blocker]:
-    """Return the lock owners that ultimately block threads in ``waits``; empty if none is known."""
+    """Return the lock owners that ultimately block the most threads in ``waits``; empty if none is known."""
     graph = Graph(evidence)
     roots = graph.roots(waits)
     if not roots:
@@ -80,7 +80,7 @@ def _who(node: int, graph: Graph) -> str:
 
 
 def _in_turn(held: HeldLock | None) -> str:
-    """Return a remark if several threads held the lock in turn, because then no single owner is the cause."""
+    """Return a remark if several threads held the lock one after another: no single owner is the cause."""
     return f" (one of {held.owners} that held it in turn)" if held and held.owners > 1 else ""
 
 

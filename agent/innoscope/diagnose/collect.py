@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.diagnose import process_list
-from innoscope.diagnose.evidence import Evidence, Missing, Statement, described
-from innoscope.diagnose.host import Host
+from innoscope.diagnose.evidence import ConnectionActivity, Evidence, MissingSource, described
+from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.metric_readings import ReadingHistory
 from innoscope.diagnose.rules import default_rules, metrics_read
 from innoscope.diagnose.snapshot_loop import INTERVAL_S, MIN_SNAPSHOTS, SnapshotLoop
@@ -25,6 +27,7 @@ from innoscope.metrics.collectors.waits import open_engine
 from innoscope.sampling.snapshot_history import CLIENT, SnapshotHistory
 from innoscope.target import sql
 from innoscope.target.discover import still_same
+from innoscope.target.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,28 +37,32 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds between two readings of all metrics. A shorter interval would put more load on the server.
+#: Seconds between readings of all metrics. A shorter interval would put more load on the server.
 _EVERY_S: Final = 2.0
 #: Maximum number of seconds to wait for all collectors to finish one reading.
 _PATIENCE_S: Final = 0.8
 _SQL_TIMEOUT_S: Final = 1.0
+#: Maximum number of connections on which a timed-out request may still be running, for the SQL queries and
+#: ``Sources.also`` together. The metrics collectors have a separate limit.
+_MAX_UNANSWERED: Final = 2
 #: Maximum extra seconds to reach MIN_SNAPSHOTS, and to read the lock layout if threads are waiting for locks.
-#: Loading a server's symbols takes seconds on a busy host. On a slow host, this is extended to the time that
-#: the snapshots take.
+#: Loading a server's symbols takes seconds on a busy host. On a slow host, the limit is raised to the time
+#: that MIN_SNAPSHOTS snapshots take.
 _MAX_EXTRA_S: Final = 20.0
 _MIN_ROUND_S: Final = 0.2
-#: Seconds between two progress reports.
+#: Seconds between progress reports.
 _PROGRESS_EVERY_S: Final = 1.0
-#: When to query lock owners over SQL, as a share of the observation time.
+#: Share of the observation time after which the SQL queries run.
 _QUERY_AFTER: Final = 0.5
 #: Maximum age in seconds of the snapshot from which row lock waiters are counted.
 _RECENT_S: Final = 10.0
-#: Probe overhead budgets, as shares of the server's CPUs: with all probes, and with only the probes that
-#: findings use. Both are lower than the agent's budget, because all sources run at the same time here, and
-#: together they must cost a server on two busy CPUs less than 3 %. Probes that no finding uses took 40 % of
-#: the first budget. The second budget is lower by this share, so the other probes are attached for the same
-#: share of the time.
+#: Probe overhead budget with all probes, as a share of the server's CPUs. It is lower than the agent's
+#: budget, because all sources run at the same time here, and together they must cost a server on two busy
+#: CPUs less than 3 %.
 _BUDGET_OF_ALL: Final = 0.004
+#: The budget with only the probes that findings use. The other probes took 40 % of the budget above. This
+#: budget is lower by that share, so that the remaining probes are attached for the same share of the time as
+#: with all probes.
 _BUDGET_OF_READ: Final = 0.0024
 
 
@@ -79,7 +86,7 @@ class EvidenceCollector:
 
     With ``span_s``, evidence older than this number of seconds is dropped, and lock owners are recorded only
     between ``hold`` and ``release``. Without ``span_s``, nothing is dropped, and lock owners are always
-    recorded. A snapshot is taken every ``interval_s`` seconds.
+    recorded. Snapshots are at least ``interval_s`` seconds apart.
     """
 
     def __init__(
@@ -91,15 +98,20 @@ class EvidenceCollector:
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target, self._sources = target, sources
-        self._host = Host(target.pid)
+        self._host = HostCounters(target.pid)
         self._lock_owners = LockOwners(target) if span_s is None else None
         history = SnapshotHistory(span_s)
         self._snapshots = SnapshotLoop(target, open_engine, self._lock_owners, history, interval_s)
         self._probes = self._open_probes()
+        self._unanswered = Unanswered(_MAX_UNANSWERED)
         self._readings = ReadingHistory(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
-        """Collect for ``seconds`` or until the server exits; call ``progress`` with the elapsed seconds."""
+        """Collect for ``seconds``, but only while the server runs.
+
+        Continue for longer if there are too few snapshots, or if threads are waiting for locks whose layout
+        has not been read yet. Call ``progress`` with the elapsed seconds.
+        """
         begun, clock = time.time(), time.monotonic()
         sql_answers: SqlAnswers | None = None
         read_at = 0.0
@@ -121,7 +133,7 @@ class EvidenceCollector:
 
     def read(self) -> None:
         """Read all metrics once."""
-        self._readings.read(_PATIENCE_S)
+        self._readings.read(slowness.scaled(_PATIENCE_S))
 
     @property
     def ready(self) -> bool:
@@ -195,7 +207,7 @@ class EvidenceCollector:
         )
 
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
-        """Attach the probes when a snapshot has shown which threads belong to clients.
+        """Attach the probes once a snapshot has shown which threads belong to clients.
 
         Until the kinds of threads are known, probes count each page as written by a client. The rates of
         sampled probes are extrapolated from the first interval in which they are attached.
@@ -218,14 +230,25 @@ class EvidenceCollector:
             every.append(self._probes)
         if self._sources.sql:
             catalog = sql_catalog.default()
-            every.append(SqlCollector(self._connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
+            connect = partial(self._connect, unanswered=Unanswered())
+            every.append(SqlCollector(connect, catalog, target.flavour, target.version, _SQL_TIMEOUT_S))
         return every
 
-    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S) -> Connection:
-        return sql.connect(self._target, self._sources.defaults_file, self._sources.user, timeout_s)
+    def _connect(self, timeout_s: float = _SQL_TIMEOUT_S, unanswered: Unanswered | None = None) -> Connection:
+        timeout_s = slowness.scaled(timeout_s)
+        return sql.connect(
+            self._target,
+            self._sources.defaults_file,
+            self._sources.user,
+            timeout_s,
+            unanswered=unanswered or self._unanswered,
+        )
 
     def query_locks(self) -> SqlAnswers:
-        """Query lock owners over SQL, with short timeouts."""
+        """Run the SQL queries (lock owners, transactions, process list, …) and ``Sources.also``.
+
+        All of them have short timeouts.
+        """
         snapshots = self._snapshots.history.since(time.time() - _RECENT_S)
         waiting = snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0
         sql_answers = query_all(self._target, self._connect, waiting)
@@ -233,21 +256,21 @@ class EvidenceCollector:
             self._sources.also(self._connect, waiting)
         return sql_answers
 
-    def _disabled(self) -> dict[str, Missing]:
+    def _disabled(self) -> dict[str, MissingSource]:
         words = {"sql": "--no-sql", "probes": "--no-probes"}
         return {
-            name: Missing("unsupported", f"disabled by {option}")
+            name: MissingSource("unsupported", f"disabled by {option}")
             for name, option in words.items()
             if not getattr(self._sources, name)
         }
 
-    def _with_threads(self, sql_answers: SqlAnswers) -> tuple[Statement, ...]:
+    def _with_threads(self, sql_answers: SqlAnswers) -> tuple[ConnectionActivity, ...]:
         """Return the statements with thread ids, from SQL or else from the server's memory."""
         held = self._lock_owners.sessions if self._lock_owners is not None else ()
         sessions = {one.connection: one for one in held}
         if not sql_answers.statements:
             return tuple(
-                Statement(one.connection, "", "", "", "", 0, one.text, one.thread)
+                ConnectionActivity(one.connection, "", "", "", "", 0, one.text, one.thread)
                 for one in sessions.values()
             )
         threads = self._threads()
@@ -259,7 +282,10 @@ class EvidenceCollector:
         )
 
     def _threads(self) -> dict[int, int]:
-        """Return ``{connection: thread}`` from SQL; empty if it is unavailable, as in MySQL before 5.7."""
+        """Return ``{connection id: OS thread id}`` from SQL.
+
+        The result is empty if SQL fails or the server does not report OS thread ids (MySQL before 5.7).
+        """
         try:
             connection = self._connect()
             try:
@@ -270,7 +296,7 @@ class EvidenceCollector:
             return {}
 
 
-def _with_remedy(missing: Missing, sql_answers: SqlAnswers) -> Missing:
+def _with_remedy(missing: MissingSource, sql_answers: SqlAnswers) -> MissingSource:
     """Return the error of a query that failed for the same reason, because that error includes a remedy.
 
     Return ``missing`` unchanged if there is no such query.

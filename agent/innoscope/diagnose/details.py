@@ -27,8 +27,9 @@ def applier_tables(evidence: Evidence) -> list[str]:
 def rollbacks(evidence: Evidence) -> list[str]:
     """Return a line for each transaction that is rolling back, largest first. Raise Unknown without SQL.
 
-    The undo log numbers a transaction's changes. INNODB_TRX shows the next number as trx_rows_modified
-    (trx->undo_no, which trx_roll_pop_top_rec_of_trx decreases).
+    InnoDB numbers the changes of each transaction. INNODB_TRX shows the next number as trx_rows_modified
+    (trx->undo_no). A rollback decreases it (trx_roll_pop_top_rec_of_trx), so that it is the number of
+    changes left to undo.
     """
     found = [row for row in rows(evidence, "transactions") if row["state"] == "ROLLING BACK"]
     found.sort(key=lambda row: -number(row, "rows_modified"))

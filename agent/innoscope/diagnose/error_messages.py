@@ -1,8 +1,8 @@
 """Reduce the error messages of replication threads to their constant parts.
 
 An applier's message contains row values and whole statements. These are quoted, but quotes inside a value are
-not escaped, so it is impossible to tell where a value ends. The text after the first quote is therefore
-removed.
+not escaped, so it is impossible to tell where a value ends. Therefore only the text before the first quote or
+semicolon is kept, along with the names of tables, events and storage engine errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _HANDLER: Final = re.compile(r"\bHA_ERR_[A-Z_]{1,40}\b")
 def of_applier(message: str) -> str:
     """Return the message without values and statements.
 
-    Keep the text before the first quote, the event and its table, and the name of the storage engine error.
+    Keep the text before the first quote or semicolon, the event and its table, and the name of the storage
+    engine's error.
     """
     start = _END.split(message, maxsplit=1)[0]
     parts = [start]

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - msgspec evaluates the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from innoscope.common.samples import Histogram
-from innoscope.sampling.snapshot_history import CLIENT
+from innoscope.common.samples import Histogram, Value
+from innoscope.memory.locks.held import HeldLock  # noqa: TC001 - msgspec evaluates the annotations
+from innoscope.sampling.snapshot_history import CLIENT, ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
-    from innoscope.common.samples import Sample, Value
-    from innoscope.memory.locks.held import HeldLock
-    from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
+    from innoscope.common.samples import Sample
     from innoscope.target.model import Target
 
 #: Functions that compute values from the evidence, by name. They may raise Unknown.
-Facts: TypeAlias = "Mapping[str, Callable[[Evidence], float]]"
+FactFunctions: TypeAlias = "Mapping[str, Callable[[Evidence], float]]"
 
-#: Digits of a digest that are shown. `innoscope history --where digest=` accepts them.
+#: Number of hexadecimal digits to show of a digest. `innoscope history --where digest=` accepts this many.
 _DIGEST: Final = 12
 #: Wait classes of threads that are idle or running SLEEP().
 AT_REST: Final = frozenset({"idle", "user_sleep", "background_idle"})
@@ -57,10 +57,12 @@ def with_digest(text: str, digest: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """One connection's activity in the process list; ``text`` is its statement without literals.
+class ConnectionActivity:
+    """One connection's activity, from the process list or from the server's memory.
 
-    ``digest`` is the id under which the history has the statement (docs/digests.md), if it is known.
+    ``text`` is the connection's statement without literals.
+
+    ``digest`` is the id under which the history stores the statement (docs/digests.md), if it is known.
     """
 
     connection: int
@@ -80,7 +82,7 @@ class Statement:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingSource:
     """The reason why a source has no data. ``reason`` is the category, ``words`` is the message."""
 
     reason: str
@@ -111,11 +113,11 @@ class Evidence:
     snapshots: tuple[SnapshotSummary, ...] = field(default=(), metadata={"key": "looks"})
     seen: tuple[ObservedStack, ...] = ()
     files: tuple[OnFile, ...] = ()
-    statements: tuple[Statement, ...] = ()
+    statements: tuple[ConnectionActivity, ...] = ()
     owners: tuple[HeldLock, ...] = ()
     answers: Mapping[str, tuple[Mapping[str, str], ...]] = field(default_factory=dict)
     host: Mapping[str, float] = field(default_factory=dict)
-    missing: Mapping[str, Missing] = field(default_factory=dict)
+    missing: Mapping[str, MissingSource] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -135,7 +137,7 @@ class Evidence:
         return found
 
     def active_clients(self) -> int:
-        """Return the number of client threads that are not idle, summed over all snapshots."""
+        """Return the number of client threads outside the classes AT_REST, summed over all snapshots."""
         counts = self.threads(clients=True)
         return sum(count for wait, count in counts.items() if wait not in AT_REST)
 
@@ -147,7 +149,7 @@ class Evidence:
     def change(self, key: str) -> tuple[float, float] | None:
         """Return ``(growth, seconds)`` of a counter between the first and the last reading that contain it.
 
-        Return None if fewer than two readings contain it.
+        Return None if fewer than two readings contain it, or if it is a histogram.
         """
         ends = self._ends(key)
         if ends is None:

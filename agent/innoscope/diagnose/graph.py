@@ -16,13 +16,13 @@ from innoscope.diagnose.metadata_locks import held_locks
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.diagnose.evidence import ConnectionActivity, Evidence
     from innoscope.memory.locks.held import HeldLock
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """``waiter`` is waiting for a lock that ``owner`` holds.
+    """An edge from ``waiter`` to the ``owner`` of the lock that it is waiting for.
 
     ``lock`` is a description of the lock, ``wait`` is the waiter's wait class, and ``held`` is the lock's
     state in the server's memory if it was read.
@@ -63,11 +63,11 @@ class Graph:
                 self._out.setdefault(edge.waiter, []).append(edge)
 
     @cached_property
-    def _statements(self) -> dict[int, Statement]:
+    def _statements(self) -> dict[int, ConnectionActivity]:
         return {self._node(one.connection): one for one in self._evidence.statements}
 
-    def statement(self, node: int) -> Statement | None:
-        """Return the statement of a node's thread; None if it is unknown."""
+    def statement(self, node: int) -> ConnectionActivity | None:
+        """Return the activity of a node's connection; None if it is unknown."""
         return self._statements.get(node)
 
     def roots(self, waits: Iterable[str]) -> list[Root]:
@@ -89,7 +89,7 @@ class Graph:
         ]
 
     def _root(self, node: int, waiting: int, paths: list[tuple[Edge, ...]], cycle: bool) -> Root:
-        """Return a root with the path that most of its waiters share."""
+        """Return the Root for a node, with the most frequent chain of owners that leads to it."""
         through = Counter(tuple(edge.owner for edge in path[:-1]) for path in paths)
         common = max(through, key=lambda owners: (through[owners], -len(owners)))
         path = next(path for path in paths if tuple(edge.owner for edge in path[:-1]) == common)

@@ -1,6 +1,6 @@
 """Read a cgroup's I/O limits and the I/O that counts toward them, for cgroup v1 and v2.
 
-Numbers are keyed by ``(device, kind)``. The device is ``major:minor``. The kinds are those of io.max:
+Values are keyed by ``(device, kind)``. The device is ``major:minor``. The kinds are the ones in io.max:
 ``rbps`` and ``wbps`` (bytes), ``riops`` and ``wiops`` (requests).
 """
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 PerDevice = dict[tuple[str, str], float]
 
-#: Files of cgroup v1 with one limit per line (``8:0 1048576``), and the kind of the limit.
+#: cgroup v1 files with one limit per line (``8:0 1048576``), and the kind of the limit.
 _LIMITS_V1: Final = {
     "blkio.throttle.read_bps_device": "rbps",
     "blkio.throttle.write_bps_device": "wbps",
     "blkio.throttle.read_iops_device": "riops",
     "blkio.throttle.write_iops_device": "wiops",
 }
-#: Files of cgroup v1 with totals (``8:0 Read 4096``), and the kinds of their lines.
+#: cgroup v1 files with totals (``8:0 Read 4096``), and the kinds of their lines.
 _TOTALS_V1: Final = {
     "blkio.throttle.io_service_bytes_recursive": {"Read": "rbps", "Write": "wbps"},
     "blkio.throttle.io_serviced_recursive": {"Read": "riops", "Write": "wiops"},
@@ -52,7 +52,7 @@ def totals(folder: Path) -> PerDevice:
 
 
 def used_ratio(limit: PerDevice, before: PerDevice, after: PerDevice, seconds: float) -> float | None:
-    """Return the largest used share of any limit; None if there is no limit."""
+    """Return the highest ratio of an I/O rate to its limit; None if there are no limits."""
     return max(
         (
             (after.get(key, 0.0) - before.get(key, 0.0)) / seconds / most

@@ -18,7 +18,7 @@ _IDLE, _IOWAIT = 3, 4
 _UNLIMITED: Final = 1 << 60
 
 
-class Host:
+class HostCounters:
     """Reads the host's counters at creation; ``rates`` returns their rates of change since then."""
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
@@ -33,14 +33,15 @@ class Host:
         - ``server_cpus``: number of CPUs that the server uses
         - ``cpus``: number of CPUs on which the server may run
         - ``cpu_busy_ratio``: the used share of the host's total CPU time
-        - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which a
-          process on the host was waiting for a CPU, for storage or for memory (/proc/pressure)
+        - ``cpu_stall_ratio``, ``io_stall_ratio``, ``memory_stall_ratio``: share of the time in which
+          at least one process on the host was waiting for a CPU, for storage or for memory (/proc/pressure)
         - ``throttled_ratio``: share of the CPU quota periods in which the server's cgroup, or an
           ancestor of it, used up its quota and was throttled until the next period
-        - ``group_io_limited``: 1 if the server's cgroup or an ancestor limits I/O (io.max), else 0
+        - ``group_io_limited``: 1 if the server's cgroup or an ancestor limits I/O, else 0
         - ``group_io_used_ratio``: the highest I/O rate of such a cgroup, as a share of its limit
         - ``group_memory_ratio``: memory use of the server's cgroup as a share of its limit
-        - ``major_faults``, ``swapped_in``: faults and pages per second
+        - ``major_faults``: the server's major page faults per second
+        - ``swapped_in``: pages that the host swaps in per second
         """
         seconds = max(time.monotonic() - self._began, 1e-3)
         after = self._counters()
@@ -83,7 +84,7 @@ class Host:
         return [*self._folders("io"), *self._folders("blkio")]
 
     def _folders(self, controller: str) -> list[Path]:
-        """Return the folders of the server's cgroup and its ancestors for a controller."""
+        """Return the directories of the server's cgroup and its ancestors for a controller."""
         for line in _text(self._proc / str(self._pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and controller not in controllers.split(","):

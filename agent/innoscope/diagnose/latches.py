@@ -1,4 +1,4 @@
-"""Name the latches that most threads are waiting for."""
+"""Name the latches with the most waiting threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARE: Final = 0.1
 def wanted(evidence: Evidence, waits: Iterable[str]) -> list[str]:
     """Return lines about the latches that threads in ``waits`` are waiting for.
 
-    An example is ``78 % of them wait for a page (its block's lock), in buf_page_get_gen``.
+    Example: ``78 % of them wait for a page (its block's lock), in buf_page_get_gen``.
     """
     classes = frozenset(waits)
     found: Counter[str] = Counter()

@@ -9,12 +9,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-#: Lock types that are compatible with themselves, in the namespaces GLOBAL, COMMIT, BACKUP LOCK and SCHEMA
-#: (MDL_lock::m_scoped_lock_strategy in sql/mdl.cc of MySQL 5.7.22). A statement that writes holds GLOBAL
-#: INTENTION_EXCLUSIVE; FLUSH TABLES WITH READ LOCK holds GLOBAL SHARED.
-_SELF_COMPATIBLE: Final = frozenset({"INTENTION_EXCLUSIVE", "SHARED"})
+_WRITES: Final = frozenset({"SHARED_WRITE", "SHARED_WRITE_LOW_PRIO"})
+#: For each lock type, the types that it conflicts with besides EXCLUSIVE (m_granted_incompatible of
+#: MDL_lock::m_scoped_lock_strategy and m_object_lock_strategy, sql/mdl.cc in MySQL 8.0; MDL_object_lock in
+#: MariaDB). INTENTION_EXCLUSIVE exists only in namespaces such as GLOBAL and SCHEMA: a statement that writes
+#: holds GLOBAL INTENTION_EXCLUSIVE; FLUSH TABLES WITH READ LOCK holds GLOBAL SHARED.
+_CONFLICTS: Final[Mapping[str, frozenset[str]]] = {
+    "INTENTION_EXCLUSIVE": frozenset({"SHARED"}),
+    "SHARED": frozenset({"INTENTION_EXCLUSIVE"}),
+    "SHARED_HIGH_PRIO": frozenset(),
+    "SHARED_READ": frozenset({"SHARED_NO_READ_WRITE"}),
+    **dict.fromkeys(_WRITES, frozenset({"SHARED_READ_ONLY", "SHARED_NO_WRITE", "SHARED_NO_READ_WRITE"})),
+    "SHARED_UPGRADABLE": frozenset({"SHARED_UPGRADABLE", "SHARED_NO_WRITE", "SHARED_NO_READ_WRITE"}),
+    "SHARED_READ_ONLY": _WRITES | {"SHARED_NO_READ_WRITE"},
+    "SHARED_NO_WRITE": _WRITES | {"SHARED_UPGRADABLE", "SHARED_NO_WRITE", "SHARED_NO_READ_WRITE"},
+    "SHARED_NO_READ_WRITE": frozenset(
+        {"SHARED_READ", "SHARED_UPGRADABLE", "SHARED_READ_ONLY", "SHARED_NO_WRITE", "SHARED_NO_READ_WRITE"}
+    )
+    | _WRITES,
+}
 #: Lock types of statements and commits in the namespace BACKUP, which are compatible with each other
-#: (MDL_backup_lock::m_granted_incompatible in sql/mdl.cc of MariaDB).
+#: (MDL_backup_lock::m_granted_incompatible, sql/mdl.cc in MariaDB).
 _OF_STATEMENTS: Final = frozenset(
     {"BACKUP_DML", "BACKUP_TRANS_DML", "BACKUP_SYS_DML", "BACKUP_DDL", "BACKUP_ALTER_COPY", "BACKUP_COMMIT"}
 )
@@ -44,7 +59,11 @@ class Held:
 
 
 def held_locks(rows: Iterable[Mapping[str, str]]) -> list[Held]:
-    """Return granted locks that connections are waiting for, unless the holder is also waiting for it."""
+    """Return granted locks that connections are waiting for, unless the holder itself waits for the lock.
+
+    A holder that conflicts with one request is reported with all waiters, because requests queue: a reader
+    that waits is queued behind an exclusive request, which waits for all holders.
+    """
     by_lock: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for row in rows:
         if row["connection"].isdigit():
@@ -63,14 +82,12 @@ def _held(lock: str, requests: Iterable[Mapping[str, str]]) -> Iterable[Held]:
 
 
 def _conflict(granted: str, requested: str) -> bool:
-    """Return whether a request may have to wait for a granted lock.
-
-    A lock on an object is assumed to conflict with every request: a reader that waits is queued behind an
-    exclusive request, which waits for all holders.
-    """
+    """Return whether the request has to wait for the granted lock. Unlisted types conflict with all types."""
     if {granted, requested} <= _OF_STATEMENTS:
         return False
-    return granted != requested or granted not in _SELF_COMPATIBLE
+    if granted not in _CONFLICTS or requested not in _CONFLICTS:
+        return True
+    return requested in _CONFLICTS[granted]
 
 
 def _name(namespace: str, schema: str, name: str) -> str:

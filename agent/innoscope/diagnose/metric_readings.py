@@ -6,7 +6,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.evidence import MetricReadings, Missing, keyed
+from innoscope.common import slowness
+from innoscope.diagnose.evidence import MetricReadings, MissingSource, keyed
 from innoscope.metrics.collectors.runner import Runner
 from innoscope.metrics.registry import default
 
@@ -27,22 +28,22 @@ class ReadingHistory:
     """Runs the collectors on request and stores the readings.
 
     All values of a series come from one source, because counters from two sources cannot be mixed. That
-    source is the best one that provided the series at least twice.
+    source is the best one that provided the series at least twice, if there is one.
 
     Readings older than ``span_s`` seconds are dropped; by default, all readings are stored.
     """
 
     def __init__(self, collectors: Iterable[Collector], span_s: float | None = None) -> None:
-        self._runner = Runner(collectors)
+        self._runner = Runner(collectors, scale=slowness.factor())
         self._span_s = span_s
         self._read: deque[_Reading] = deque()
-        self._missing: dict[str, Missing] = {}
+        self._missing: dict[str, MissingSource] = {}
         self._succeeded: set[str] = set()
 
     def read(self, patience_s: float) -> None:
         """Run all collectors once, and wait up to ``patience_s`` seconds for their results.
 
-        Results that arrive later are stored by the next call.
+        Results that arrive later are discarded.
         """
         at = time.time()
         self._runner.start()
@@ -52,7 +53,8 @@ class ReadingHistory:
                 self._succeeded.add(outcome.collector)
             else:
                 reason, _, words = (outcome.reason or "error: unknown").partition(": ")
-                self._missing[outcome.collector] = Missing(reason, words)
+                if reason != "timeout" or outcome.collector not in self._missing:  # others say more
+                    self._missing[outcome.collector] = MissingSource(reason, words)
             by_source[outcome.collector] = keyed(outcome.samples)
         self._read.append((at, by_source))
         while self._span_s is not None and self._read[0][0] < at - self._span_s:
@@ -62,7 +64,9 @@ class ReadingHistory:
         """Stop the collectors."""
         self._runner.close()
 
-    def between(self, begin: float, end: float) -> tuple[tuple[MetricReadings, ...], dict[str, Missing]]:
+    def between(
+        self, begin: float, end: float
+    ) -> tuple[tuple[MetricReadings, ...], dict[str, MissingSource]]:
         """Return the readings between two Unix times, and the failures of sources that never succeeded."""
         records = [one for one in self._read if begin <= one[0] <= end]
         chosen = _best_sources(records)

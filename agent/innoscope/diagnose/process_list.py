@@ -14,7 +14,7 @@ from innoscope.sampling.snapshot_history import CLIENT, SnapshotSummary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from innoscope.diagnose.evidence import Statement
+    from innoscope.diagnose.evidence import ConnectionActivity
 
 #: Commands of background and replication threads, which the process list also shows.
 _NOT_CLIENTS: Final = frozenset(
@@ -51,7 +51,7 @@ def known_classes() -> frozenset[str]:
 
 
 def summary(
-    at: float, statements: Iterable[Statement], transactions: Iterable[Mapping[str, str]]
+    at: float, statements: Iterable[ConnectionActivity], transactions: Iterable[Mapping[str, str]]
 ) -> SnapshotSummary:
     """Return a summary of the client threads, with wait classes derived from the process list."""
     waiting = {row["connection"] for row in transactions if row["state"] == "LOCK WAIT"}

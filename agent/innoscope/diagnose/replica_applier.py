@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Statement
+    from innoscope.diagnose.evidence import ConnectionActivity, Evidence
 
 #: User name of a replica's own threads in the process list.
 _APPLIER: Final = "system user"
@@ -21,7 +21,7 @@ _AT_REST: Final = re.compile(
 _MAX_APPLIERS: Final = 3
 
 
-def appliers(evidence: Evidence) -> tuple[Statement, ...]:
+def appliers(evidence: Evidence) -> tuple[ConnectionActivity, ...]:
     """Return the statements of a replica's applier threads, excluding idle threads (_AT_REST)."""
     return tuple(
         one for one in evidence.statements if one.user == _APPLIER and not _AT_REST.search(one.state)
@@ -45,6 +45,6 @@ def waits_for_table(evidence: Evidence) -> bool:
     return any("metadata lock" in one.state for one in appliers(evidence))
 
 
-def _description(one: Statement) -> str:
+def _description(one: ConnectionActivity) -> str:
     text = f": {one.text}" if one.text else ""
     return f"applier, connection {one.connection}, {one.state or one.command} for {one.seconds:,} s{text}"

@@ -33,7 +33,10 @@ class ReplicationThread:
 
     @property
     def failed(self) -> bool:
-        """Return whether an error stopped the thread."""
+        """Return whether the thread is not running and has an error.
+
+        This includes a receiver that is trying to reconnect.
+        """
         return self.error != 0 and self.state not in _RUNNING
 
 
@@ -59,12 +62,15 @@ def _thread(row: Mapping[str, str], role: str, state: str, error: str, message: 
 
 
 def failed(evidence: Evidence) -> float:
-    """Return the number of replication threads that were stopped by an error."""
+    """Return the number of replication threads that are not running and have an error."""
     return float(sum(one.failed for one in threads(evidence)))
 
 
 def switched_off(evidence: Evidence) -> float:
-    """Return the number of threads that an operator stopped: no thread of their channel has an error."""
+    """Return the number of stopped threads whose channel has no error: an operator stopped them.
+
+    Threads of group replication are omitted.
+    """
     every = threads(evidence)
     with_error = {one.channel for one in every if one.error}
     return float(

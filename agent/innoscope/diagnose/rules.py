@@ -26,16 +26,16 @@ PLACE: Final = re.compile(
 )
 
 
-class Condition(Entry, frozen=True):
+class RuleCondition(Entry, frozen=True):
     """A signal with bounds, or ``any``: several conditions, at least one of which must hold."""
 
     signal: str = ""
     at_least: int | float | None = None
     below: int | float | None = None
-    any: tuple[Condition, ...] = ()
+    any: tuple[RuleCondition, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check the signal and the bounds."""
+        """Raise ValueError unless the signal and the bounds are valid."""
         bounded = self.at_least is not None or self.below is not None
         if self.any:
             if self.signal or bounded or [one for one in self.any if one.any]:
@@ -46,7 +46,7 @@ class Condition(Entry, frozen=True):
             raise ValueError(f"{self.signal}: needs at_least or below")
 
     @property
-    def alternatives(self) -> tuple[Condition, ...]:
+    def alternatives(self) -> tuple[RuleCondition, ...]:
         """Return the alternative conditions. At least one of them must hold."""
         return self.any or (self,)
 
@@ -60,15 +60,15 @@ class Score(Entry, frozen=True):
     most: int | float
 
     def __post_init__(self) -> None:
-        """Check the signal."""
+        """Raise ValueError unless the signal is valid."""
         _check_signal(self.signal)
 
 
-class Rule(NamedEntry, frozen=True, kw_only=True):
+class FindingRule(NamedEntry, frozen=True, kw_only=True):
     """The rule for one finding, which is reported if all conditions in ``when`` hold."""
 
     title: str
-    when: tuple[Condition, ...]
+    when: tuple[RuleCondition, ...]
     score: int | float | Score
     why: str
     do: tuple[str | Advice, ...]
@@ -84,7 +84,7 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
     explains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the rule's blocker, details, metrics, signals and units exist."""
+        """Raise ValueError unless the rule's blocker, details, metrics, signals and units exist."""
         if self.blocker is not None and self.blocker not in BLOCKERS:
             raise ValueError(f"unknown blocker: {self.blocker!r}")
         if self.details is not None and self.details not in DETAILS:
@@ -113,14 +113,14 @@ class Rule(NamedEntry, frozen=True, kw_only=True):
         return (self.title, self.why, *advice, *self.evidence)
 
 
-class File(Entry, frozen=True):
+class FindingsFile(Entry, frozen=True):
     """The contents of findings.yaml."""
 
     version: Literal[1]
-    findings: dict[str, Rule]
+    findings: dict[str, FindingRule]
 
     def __post_init__(self) -> None:
-        """Check that all names in ``explains`` refer to findings."""
+        """Raise ValueError unless all names in ``explains`` refer to findings."""
         name_entries(self.findings)
         for name, rule in self.findings.items():
             for other in rule.explains:
@@ -154,17 +154,17 @@ def fill(text: str, show: Callable[[str, str], str]) -> str:
 
 
 @cache
-def default_rules() -> tuple[Rule, ...]:
+def default_rules() -> tuple[FindingRule, ...]:
     """Return the rules of the installed catalog."""
     return load()
 
 
-def load(path: Path | None = None) -> tuple[Rule, ...]:
+def load(path: Path | None = None) -> tuple[FindingRule, ...]:
     """Return all rules, in the order of the file. Raise BadFile if it is invalid."""
-    return tuple(read_yaml(path or catalog_path("findings.yaml"), File).findings.values())
+    return tuple(read_yaml(path or catalog_path("findings.yaml"), FindingsFile).findings.values())
 
 
-def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
+def metrics_read(rules: Iterable[FindingRule]) -> frozenset[str]:
     """Return the names of the metrics that ``rules`` need."""
     found = set(METRICS)
     for rule in rules:
@@ -176,7 +176,7 @@ def metrics_read(rules: Iterable[Rule]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _signals(rule: Rule) -> Iterator[str]:
+def _signals(rule: FindingRule) -> Iterator[str]:
     yield from rule.signals
     if isinstance(rule.score, Score):
         yield rule.score.signal

@@ -6,12 +6,12 @@
 ``applier.CLASS``         a replica's applier threads in this wait class, mean; ``busy``: any active class
 ``doing.ACTIVITY``        threads in this activity (activities.yaml), mean
 ``lasting.ACTIVITY``      longest time for which consecutive snapshots show a thread in this activity, seconds
-``active``                client threads that are not idle, mean
+``active``                client threads that are neither idle nor in SLEEP(), mean
 ``share.CLASS``           threads.CLASS as a share of active
 ``growth.CLASS``          threads.CLASS in the second half of the snapshots minus that in the first half
 ``last.``, ``max.``, ``min.METRIC``  a gauge: its last, highest, lowest value
 ``rate.METRIC``           a counter's growth per second; of a histogram, observations per second
-``load.METRIC``           sum of a histogram's observations per second: 1 means one thread all the time
+``load.METRIC``           a histogram's sum of durations, per second: 1 means one thread all the time
 ``mean.METRIC``           a histogram's mean, seconds
 ``p99.METRIC``            a histogram's 99th percentile, seconds (upper bound of the bucket)
 ``fact.NAME``             computed by ``facts/`` from all evidence
@@ -87,7 +87,7 @@ class Signals:
 
 
 def is_signal(name: str) -> bool:
-    """Return whether the name is a valid signal: its kind exists, and its metric or fact exists."""
+    """Return whether the signal's kind exists, and the metric, fact or activity that it names."""
     kind, _, rest = name.partition(".")
     if kind == UNEXPLAINED:
         return rest in ("threads", "share")
@@ -141,7 +141,7 @@ def _mean(evidence: Evidence, wait: str, *, clients: bool) -> float:
 def without_stacks(evidence: Evidence) -> bool:
     """Return whether the process list is used instead of snapshots.
 
-    The process list shows only some wait classes, and only those of client threads.
+    The process list shows only some wait classes, and only for client threads.
     """
     return bool(evidence.snapshots) and "looks" in evidence.missing
 
@@ -257,7 +257,7 @@ def _host(evidence: Evidence, name: str) -> float:
 UNEXPLAINED: Final = "unexplained"
 #: Kinds of signals that are followed by a metric, as in ``rate.redo_written_bytes``.
 OF_METRICS: Final = frozenset({"last", "max", "min", "rate", "load", "mean", "p99"})
-#: Kinds of signals that are followed by a wait class.
+#: Kinds of signals that are followed by a wait class. ``applier`` is omitted, because ``busy`` may follow it.
 OF_CLASSES: Final = frozenset({"threads", "background", "share", "growth"})
 #: Kinds of signals that are followed by an activity.
 OF_ACTIVITIES: Final = frozenset({"doing", "lasting"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import InnoscopeError
-from innoscope.diagnose.evidence import Missing, OnFile
+from innoscope.diagnose.evidence import MissingSource, OnFile
 from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
 from innoscope.sampling import descriptors
@@ -31,13 +32,15 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_series import SnapshotSource
     from innoscope.target.model import Target
 
-#: Seconds between two snapshots.
+_log = logging.getLogger(__name__)
+
+#: Seconds between snapshots.
 INTERVAL_S: Final = 0.5
 #: Minimum number of snapshots. A single snapshot cannot give percentages.
 MIN_SNAPSHOTS: Final = 4
-#: Minimum pause after MIN_SNAPSHOTS snapshots, as a multiple of the last snapshot's duration. Servers with
-#: 10,000 threads are therefore sampled less often. Before that, the pause is only as long as the snapshot,
-#: because on a slow host the first one takes seconds to load the symbols.
+#: Minimum pause after MIN_SNAPSHOTS snapshots, as a multiple of the last snapshot's duration, so that servers
+#: with 10,000 threads are sampled less often. Until then, the minimum pause is only as long as the snapshot,
+#: because on a slow host the first snapshot takes seconds to load the symbols.
 _PAUSE_FACTOR: Final = 20
 #: Seconds until the retry after a failure.
 _RETRY_S: Final = 5.0
@@ -50,7 +53,7 @@ _FILE_CALLS: Final = descriptors.file_calls()
 
 
 class SnapshotLoop:
-    """Takes a snapshot every ``interval_s`` seconds until closed, and stores it in ``history``.
+    """Takes snapshots until closed, at least ``interval_s`` seconds apart, and stores them in ``history``.
 
     ``open_engine`` creates the sampling engine. The call is slow, so it runs on the background thread.
     """
@@ -72,7 +75,7 @@ class SnapshotLoop:
         self._kinds: dict[int, str] = {}
         self._files: deque[tuple[float, Counter[tuple[str, str]]]] = deque(maxlen=_MAX_SNAPSHOTS)
         self._labels: dict[int, tuple[tuple[Frame, ...], tuple[str, ...]]] = {}
-        self._missing: Missing | None = None
+        self._missing: MissingSource | None = None
         self._period_s = interval_s
         self._ended = threading.Event()
         self._tried = threading.Event()
@@ -88,7 +91,7 @@ class SnapshotLoop:
         self._tried.wait()
 
     @property
-    def failure(self) -> Missing | None:
+    def failure(self) -> MissingSource | None:
         """Return the reason why snapshots currently fail, or None."""
         return self._missing
 
@@ -99,8 +102,13 @@ class SnapshotLoop:
 
     def between(
         self, begin: float, end: float
-    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], Missing | None]:
-        """Return snapshots, stacks and files between two Unix times, and the reason if all are missing."""
+    ) -> tuple[
+        tuple[SnapshotSummary, ...], tuple[ObservedStack, ...], tuple[OnFile, ...], MissingSource | None
+    ]:
+        """Return the snapshots, stacks and files between two Unix times.
+
+        The last item is the reason why there are no snapshots, or None.
+        """
         snapshots, seen = self.history.between(begin, end)
         counts: Counter[tuple[str, str]] = Counter()
         for at, files in tuple(self._files):
@@ -119,10 +127,12 @@ class SnapshotLoop:
         while not self._ended.is_set():
             try:
                 self._take_snapshots(self._open_engine(self._target))
-            except Exception as error:  # must not stop the other sources of evidence
+            except BaseException as error:  # includes Rust panics; must not stop the other sources
                 reason, words = explain(error)
+                if not isinstance(error, Exception):
+                    _log.error("cannot take snapshots: %s", words)
                 remedy = error.remedy if isinstance(error, InnoscopeError) else None
-                self._missing = Missing(reason, words, remedy)
+                self._missing = MissingSource(reason, words, remedy)
                 self._tried.set()
                 self._ended.wait(_RETRY_S)
 
@@ -144,7 +154,7 @@ class SnapshotLoop:
             self._ended.wait(pause_s)
 
     def hold(self, lock_owners: LockOwners | None) -> LockOwners | None:
-        """Start recording lock owners in ``lock_owners`` (None: stop), and return the previous object."""
+        """Record lock owners in ``lock_owners``, or stop if it is None. Return the previous object."""
         with self._owners_lock:
             before, self._lock_owners = self._lock_owners, lock_owners
             return before
@@ -201,7 +211,7 @@ class SnapshotLoop:
     def _functions(self, thread: Thread) -> tuple[str, ...]:
         """Return the labels of the thread's frames.
 
-        The labels are cached by the identity of the frame tuple, because the engine shares equal stacks.
+        The labels are cached by the identity of the frame tuple, because equal stacks share one tuple.
         """
         known = self._labels.get(id(thread.frames))
         if known is None:

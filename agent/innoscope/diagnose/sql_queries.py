@@ -1,4 +1,7 @@
-"""Run the queries in ``probes/catalog/questions.yaml`` once, and remove all literals from the results."""
+"""Run the queries in ``probes/catalog/questions.yaml`` once.
+
+Literals are removed from the statements and the replication errors in the results.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.diagnose import error_messages
-from innoscope.diagnose.evidence import Missing, Statement
+from innoscope.diagnose.evidence import ConnectionActivity, MissingSource
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
 from innoscope.target.digests import digest, without_literals
@@ -36,14 +39,19 @@ _PROCESSES: Final = "processes"
 #: Maximum length of a statement in the results (questions.yaml).
 _TRUNCATED: Final = 1_024
 #: Session variables that limit how long our queries wait and run, regardless of the server's defaults.
-_SESSION: Final = ("lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5")
+#: INNODB_TRX reports times in the system time zone (field_store_time_t, i_s.cc of 5.6 to 9.x), so NOW() must
+#: use the same one.
+_SESSION: Final = (
+    "lock_wait_timeout = 1", "max_execution_time = 500", "max_statement_time = 0.5", "time_zone = SYSTEM",
+)  # fmt: skip
 
 
 class ServerQuery(ServerEntry, frozen=True, kw_only=True):
     """The SQL statement of a query for a range of server versions.
 
     ``named`` maps the server's column names to internal names. Without ``named``, the result must have
-    exactly the query's columns, in the same order. ``enable`` says how to make the server record the rows.
+    exactly the query's columns, in the same order. ``enable`` is the setting that makes the server record
+    the rows.
     """
 
     sql: str
@@ -62,7 +70,7 @@ class DiagnosticQuery(Entry, frozen=True):
     crowd: int | None = None
 
     def __post_init__(self) -> None:
-        """Check that each server's ``named`` maps only to columns of the query."""
+        """Raise ValueError unless each server's ``named`` maps only to columns of the query."""
         for server in self.servers:
             if unknown := set((server.named or {}).values()) - set(self.columns):
                 raise ValueError(f"named: {min(unknown)!r} is not among the columns")
@@ -72,7 +80,7 @@ class DiagnosticQuery(Entry, frozen=True):
         return next((one for one in self.servers if one.fits(flavour, version)), None)
 
 
-class File(Entry, frozen=True):
+class QuestionsFile(Entry, frozen=True):
     """The contents of questions.yaml."""
 
     version: Literal[1]
@@ -87,7 +95,7 @@ def default_queries() -> dict[str, DiagnosticQuery]:
 
 def load(path: Path | None = None) -> dict[str, DiagnosticQuery]:
     """Return the queries in the file by name. Raise BadFile if it is invalid."""
-    return read_yaml(path or catalog_path("questions.yaml"), File).questions
+    return read_yaml(path or catalog_path("questions.yaml"), QuestionsFile).questions
 
 
 class SqlAnswers:
@@ -99,17 +107,17 @@ class SqlAnswers:
 
     def __init__(self) -> None:
         self.answers: dict[str, Rows] = {}
-        self.missing: dict[str, Missing] = {}
+        self.missing: dict[str, MissingSource] = {}
 
     @property
-    def statements(self) -> tuple[Statement, ...]:
+    def statements(self) -> tuple[ConnectionActivity, ...]:
         """Return the statements in the process list. ``query_all`` has already validated their numbers."""
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
 
-def _statement(row: Mapping[str, str]) -> Statement:
+def _statement(row: Mapping[str, str]) -> ConnectionActivity:
     """Parse a row of the process list. Raise ValueError or OverflowError if a number is malformed."""
-    return Statement(
+    return ConnectionActivity(
         int(row["connection"]), row["user"], row["host"].partition(":")[0], row["command"],
         row["state"], int(float(row["seconds"] or 0)), row["text"], digest=row.get("digest"),
     )  # fmt: skip
@@ -118,7 +126,8 @@ def _statement(row: Mapping[str, str]) -> Statement:
 def query_all(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
     """Run all queries one after the other, and return their results.
 
-    ``waiting`` is the number of threads waiting for row locks.
+    After a query that timed out or lost the connection, the rest are not sent, and are missing for the same
+    reason. ``waiting`` is the number of threads waiting for row locks.
     """
     asked = SqlAnswers()
     try:
@@ -131,7 +140,7 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
             with suppress(SqlFailed):
                 sql.rows(connection, f"SET SESSION {assignment}")
         for name, answer in _answers(target, connection, waiting):
-            if isinstance(answer, Missing):
+            if isinstance(answer, MissingSource):
                 asked.missing[f"sql.{name}"] = answer
             else:
                 asked.answers[name] = answer
@@ -140,33 +149,40 @@ def query_all(target: Target, connect: Callable[[], Connection], waiting: float)
     return asked
 
 
-def _answers(target: Target, connection: Connection, waiting: float) -> Iterator[tuple[str, Rows | Missing]]:
+def _answers(
+    target: Target, connection: Connection, waiting: float
+) -> Iterator[tuple[str, Rows | MissingSource]]:
+    """Yield each query's result. After a query without an answer, the remaining ones are not sent."""
+    silent: MissingSource | None = None
     for name, query in default_queries().items():
         asked = query.for_server(target.flavour, target.version)
         if asked is None:
-            yield name, Missing("unsupported", "not available on this server")
+            yield name, MissingSource("unsupported", "not available on this server")
+        elif silent is not None:
+            yield name, silent
         elif query.crowd is not None and waiting > query.crowd:
             words = f"not queried, because it is too expensive while {waiting:,.0f} threads wait"
-            yield name, Missing("unsupported", words)
+            yield name, MissingSource("unsupported", words)
         else:
             try:
                 columns, rows = sql.table(connection, asked.sql)
             except InnoscopeError as error:
-                yield name, _missing(error)
+                missing = _missing(error)
                 if explain(error).reason in ("gone", "timeout"):
-                    return
+                    silent = missing
+                yield name, missing
             else:
                 names = _names(query, asked, columns)
                 yield name, _checked(name, tuple(_named(target, names, row) for row in rows))
 
 
-def _checked(name: str, rows: Rows) -> Rows | Missing:
+def _checked(name: str, rows: Rows) -> Rows | MissingSource:
     """Return the rows if they are valid, else the reason why they are not. The peer may be a fake server."""
     try:
         if name == _PROCESSES:
             list(map(_statement, rows))
     except (ValueError, OverflowError):
-        return Missing("error", "malformed process list: text instead of a number")
+        return MissingSource("error", "malformed process list: text instead of a number")
     return rows
 
 
@@ -178,7 +194,7 @@ def _names(query: DiagnosticQuery, asked: ServerQuery, columns: tuple[str, ...])
 def _named(target: Target, columns: tuple[str | None, ...], row: tuple[Any, ...]) -> Mapping[str, str]:
     """Return the row keyed by column name, with literals removed from statements and error messages.
 
-    A statement that is not truncated also has a digest.
+    For a statement that is not truncated, its digest is added.
     """
     named = {
         column: sql.as_text(value) for column, value in zip(columns, row, strict=True) if column is not None
@@ -192,7 +208,7 @@ def _named(target: Target, columns: tuple[str | None, ...], row: tuple[Any, ...]
     return named
 
 
-def _missing(error: InnoscopeError) -> Missing:
+def _missing(error: InnoscopeError) -> MissingSource:
     failed = explain(error)
     words = failed.words.removesuffix(f" ({error.remedy})")  # the remedy is shown on its own line
-    return Missing(failed.reason, words, error.remedy)
+    return MissingSource(failed.reason, words, error.remedy)

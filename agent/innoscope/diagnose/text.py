@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ from innoscope.common.console import Color, Colored
 from innoscope.diagnose import advice
 from innoscope.diagnose.evidence import AT_REST, with_digest
 from innoscope.diagnose.signals import without_stacks
+from innoscope.sampling.classify import server_functions
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
@@ -20,21 +22,26 @@ if TYPE_CHECKING:
     from innoscope.memory.locks.held import HeldLock
     from innoscope.sampling.snapshot_history import ObservedStack
 
-#: Maximum number of functions to show per stack.
+#: Maximum number of functions to show per stack, unless all are requested.
 _FUNCTIONS: Final = 7
-#: Minimum score for a finding to be urgent, and the score below which it is only a remark.
-_URGENT, _REMARK = 75, 40
+#: Minimum score of an urgent finding.
+_URGENT: Final = 75
+#: A finding with a lower score is only a remark.
+_REMARK: Final = 40
 VERSION: Final = 1
 
 
-def text(evidence: Evidence, verdict: Verdict) -> Iterator[str]:
-    """Yield the report's lines: a summary, the findings (worst first), and what could not be checked."""
+def text(evidence: Evidence, verdict: Verdict, *, full: bool = False) -> Iterator[str]:
+    """Yield the report's lines: a summary, the findings (worst first), and what could not be checked.
+
+    If ``full`` is false, stacks begin at the server's own innermost function and are truncated.
+    """
     yield from _head(evidence)
     if not verdict.findings:
         yield _without_findings(verdict)
     for number, finding in enumerate(verdict.findings, 1):
         yield ""
-        yield from _finding(number, finding)
+        yield from _finding(number, finding, full=full)
     if verdict.cannot_tell:
         yield ""
         yield "Not checked, because data is missing:"
@@ -78,19 +85,14 @@ def _head(evidence: Evidence) -> Iterator[str]:
         )
 
 
-def _finding(number: int, finding: Finding) -> Iterator[str]:
+def _finding(number: int, finding: Finding, *, full: bool) -> Iterator[str]:
     yield _title(number, finding)
     if finding.follows_from:
         yield f"   follows from {finding.follows_from.replace('_', ' ')}"
         return
     for line in finding.evidence:
         yield f"   {line}"
-    for blocker in finding.blockers:
-        yield f"   blocker: {blocker.words}"
-        if blocker.stack:
-            yield f"     {_short(blocker.stack)}"
-    for seen in finding.stacks:
-        yield f"   {seen.count:>6} × {_short(seen.functions)}"
+    yield from _stacks(finding, full=full)
     for one in finding.statements:
         threads = f"{one.threads:,} thread{'s' if one.threads != 1 else ''}"
         yield f"   statement of {threads}: {with_digest(one.text, one.digest)}"
@@ -104,6 +106,19 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
         yield f"   see: {'; '.join(finding.see)}"
 
 
+def _stacks(finding: Finding, *, full: bool) -> Iterator[str]:
+    """Yield the blockers and the stacks. Stacks that look the same are merged."""
+    for blocker in finding.blockers:
+        yield f"   blocker: {blocker.words}"
+        if blocker.stack:
+            yield f"     {_shown(blocker.stack, full=full)}"
+    stacks: Counter[str] = Counter()
+    for seen in finding.stacks:
+        stacks[_shown(seen.functions, seen.wait, full=full)] += seen.count
+    for stack, count in stacks.items():
+        yield f"   {count:>6} × {stack}"
+
+
 def _title(number: int, finding: Finding) -> str:
     """Return the first line of a finding: red if it is urgent, uncolored if it is a remark, else yellow."""
     rest = f"{finding.title}  [{finding.name}, {finding.score:.0f}]"
@@ -114,9 +129,11 @@ def _title(number: int, finding: Finding) -> str:
     return Colored(f"{number}.  {rest}", Color.YELLOW)
 
 
-def _short(functions: tuple[str, ...]) -> str:
-    shown = ",".join(functions[:_FUNCTIONS])
-    return shown + ",…" if len(functions) > _FUNCTIONS else shown
+def _shown(functions: tuple[str, ...], wait: str = "", *, full: bool) -> str:
+    if full:
+        return ",".join(functions)
+    own = server_functions(functions, wait)
+    return ",".join(own[:_FUNCTIONS]) + (",…" if len(own) > _FUNCTIONS else "")
 
 
 def record(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

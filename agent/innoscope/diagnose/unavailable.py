@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Missing
+    from innoscope.diagnose.evidence import MissingSource
 
 
 class Unknown(Exception):
@@ -14,7 +14,7 @@ class Unknown(Exception):
     ``missing`` is the reason; it is None if the server does not provide the value.
     """
 
-    def __init__(self, source: str, missing: Missing | None) -> None:
+    def __init__(self, source: str, missing: MissingSource | None) -> None:
         super().__init__(source)
         self.source = source
         self.missing = missing

@@ -10,16 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.diagnose.rules import Rule
+    from innoscope.diagnose.rules import FindingRule
 
 #: Wait classes of threads that are working, not blocked.
 _WORKING: Final = frozenset({"on_cpu", "runnable", "spin"})
-#: A wait class that is covered by a rule without a finding is still unexplained if it has at least this mean
-#: number of threads and this share of the active threads.
-_THREADS, _SHARE = 2.0, 0.3
+#: Minimum mean number of threads for a wait class to count as unexplained although a rule covers it.
+_THREADS: Final = 2.0
+#: Minimum share of the active threads in such a wait class.
+_SHARE: Final = 0.3
 
 
-def unexplained(evidence: Evidence, rules: Iterable[Rule], reported: Collection[Rule]) -> frozenset[str]:
+def unexplained(
+    evidence: Evidence, rules: Iterable[FindingRule], reported: Collection[FindingRule]
+) -> frozenset[str]:
     """Return the wait classes of blocked client threads that no rule in ``reported`` covers.
 
     Omit a wait class with few threads if one of the other ``rules`` covers it, because that rule found no

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.diagnose.evidence import Evidence
-    from innoscope.diagnose.rules import Condition, Rule
+    from innoscope.diagnose.rules import FindingRule, RuleCondition
     from innoscope.sampling.snapshot_history import ObservedStack
 
 #: Maximum number of stacks to show per wait class.
@@ -76,7 +76,7 @@ class Verdict:
     - ``checked`` is the number of rules that could be evaluated.
     - ``cannot_tell`` names the rules that lack a source. ``not_applicable`` names the rules that need a value
       which this server does not have.
-    - ``blind`` is true if there were no snapshots, so that a stall may have gone unnoticed.
+    - ``blind`` is true if no stacks were available, so that a stall may have gone unnoticed.
     """
 
     findings: tuple[Finding, ...]
@@ -92,8 +92,8 @@ class Verdict:
         return not self.findings and not self.blind
 
 
-def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
-    """Apply the rules, by default the installed ones. The same evidence always gives the same verdict."""
+def judge(evidence: Evidence, rules: Iterable[FindingRule] | None = None) -> Verdict:
+    """Apply the rules, by default the installed ones. The verdict depends only on rules and evidence."""
     every = tuple(default_rules() if rules is None else rules)
     last = [rule for rule in every if any(name.startswith(f"{UNEXPLAINED}.") for name in rule.signals)]
     signals = Signals(evidence)
@@ -112,11 +112,11 @@ def judge(evidence: Evidence, rules: Iterable[Rule] | None = None) -> Verdict:
 
 
 def _apply(
-    rules: Iterable[Rule], signals: Signals
-) -> tuple[list[tuple[Rule, Finding]], list[tuple[Rule, Unknown]]]:
+    rules: Iterable[FindingRule], signals: Signals
+) -> tuple[list[tuple[FindingRule, Finding]], list[tuple[FindingRule, Unknown]]]:
     """Return the findings with their rules, and each rule that could not be evaluated with the reason."""
-    found: list[tuple[Rule, Finding]] = []
-    unknown: list[tuple[Rule, Unknown]] = []
+    found: list[tuple[FindingRule, Finding]] = []
+    unknown: list[tuple[FindingRule, Unknown]] = []
     for rule in rules:
         try:
             if _holds(rule, signals):
@@ -126,7 +126,7 @@ def _apply(
     return found, unknown
 
 
-def _holds(rule: Rule, signals: Signals) -> bool:
+def _holds(rule: FindingRule, signals: Signals) -> bool:
     """Return whether all conditions hold. Raise Unknown if this depends on a signal without a value."""
     undecided: Unknown | None = None
     for condition in rule.when:
@@ -140,7 +140,7 @@ def _holds(rule: Rule, signals: Signals) -> bool:
     return True
 
 
-def _any_holds(alternatives: Iterable[Condition], signals: Signals) -> bool:
+def _any_holds(alternatives: Iterable[RuleCondition], signals: Signals) -> bool:
     undecided: Unknown | None = None
     for condition in alternatives:
         try:
@@ -153,13 +153,13 @@ def _any_holds(alternatives: Iterable[Condition], signals: Signals) -> bool:
     return False
 
 
-def _within(condition: Condition, value: float) -> bool:
+def _within(condition: RuleCondition, value: float) -> bool:
     return (condition.at_least is None or value >= condition.at_least) and (
         condition.below is None or value < condition.below
     )
 
 
-def _finding(rule: Rule, signals: Signals) -> Finding:
+def _finding(rule: FindingRule, signals: Signals) -> Finding:
     evidence = signals.evidence
     lines = (
         *(_filled(text, signals) for text in rule.evidence),
@@ -203,7 +203,7 @@ def _score(score: float | Score, signals: Signals) -> float:
     return score.base + (score.most - score.base) * share
 
 
-def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
+def _blockers(rule: FindingRule, evidence: Evidence) -> list[Blocker]:
     if rule.blocker is None:
         return []
     try:
@@ -212,7 +212,7 @@ def _blockers(rule: Rule, evidence: Evidence) -> list[Blocker]:
         return [Blocker(f"unknown: {error.words}")]
 
 
-def _details(rule: Rule, evidence: Evidence) -> list[str]:
+def _details(rule: FindingRule, evidence: Evidence) -> list[str]:
     if rule.details is None:
         return []
     try:
@@ -239,7 +239,7 @@ def _files(evidence: Evidence, waits: tuple[str, ...]) -> str | None:
     return f"files: {', '.join(shown)}"
 
 
-def _classes(rule: Rule, signals: Signals) -> list[frozenset[str]]:
+def _classes(rule: FindingRule, signals: Signals) -> list[frozenset[str]]:
     """Return the sets of wait classes whose stacks the rule shows. Unexplained classes form one set."""
     return [signals.unexplained if wait == UNEXPLAINED else frozenset({wait}) for wait in rule.stacks]
 
@@ -258,7 +258,7 @@ def _statements(evidence: Evidence, classes: list[frozenset[str]]) -> tuple[Wait
     return tuple(WaitingStatement(*key, count) for key, count in counts.most_common(_STATEMENTS))
 
 
-def _ranked(found: list[tuple[Rule, Finding]]) -> tuple[Finding, ...]:
+def _ranked(found: list[tuple[FindingRule, Finding]]) -> tuple[Finding, ...]:
     """Sort the findings by score. Findings that others explain come last and name their cause."""
     causes: dict[str, str] = {}
     by_score = sorted(found, key=lambda one: -one[1].score)
@@ -276,7 +276,7 @@ def _ranked(found: list[tuple[Rule, Finding]]) -> tuple[Finding, ...]:
     return (*first, *rest)
 
 
-def _cannot_tell(unknown: list[tuple[Rule, Unknown]]) -> tuple[CannotTell, ...]:
+def _cannot_tell(unknown: list[tuple[FindingRule, Unknown]]) -> tuple[CannotTell, ...]:
     """Group rules by missing source and reason.
 
     Omit rules that need a value that this server does not provide, because that is not a failure.

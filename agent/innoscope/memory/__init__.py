@@ -1,1 +1,1 @@
-"""Read numbers from a live server's memory: by symbol and DWARF offset, or through its variable tables."""
+"""Read metrics, locks and statements from a live server's memory by symbols, DWARF offsets and tables."""

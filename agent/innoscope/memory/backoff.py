@@ -1,4 +1,4 @@
-"""Back off after a failure to read debug information. The delay per file doubles, up to one hour."""
+"""Back off after failures to read debug information. Each failure doubles the delay, up to one hour."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Backoff:
         self._failures: dict[Key, _Failure] = {}
 
     def check(self, keys: Iterable[Key]) -> None:
-        """Raise NotRead if a failure is stored under one of ``keys`` and its delay has not passed."""
+        """Raise NotRead if a failure is stored under one of ``keys`` and its delay has not elapsed."""
         with self._lock:
             known = [self._failures[key] for key in keys if key in self._failures]
         for failure in known:

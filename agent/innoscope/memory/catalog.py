@@ -21,22 +21,22 @@ _FLAVOURS: Final = {"mysql", "mariadb"}
 
 
 _Range = tuple[int, int]
-#: The clock that the times in an array come from: seconds since 1970, or since the host booted.
+#: The clock of the timestamps in an array: Unix time or CLOCK_MONOTONIC. ``scale`` converts them to seconds.
 Clock = Literal["unix", "monotonic"]
 
 
-class Part(Entry, frozen=True):
+class BitField(Entry, frozen=True):
     """A range of bits in the number at ``path``."""
 
     path: _Path
     bits: _Range
 
     def __post_init__(self) -> None:
-        """Check that the bit range is valid. Raise ValueError."""
+        """Raise ValueError unless the bit range is valid."""
         _check_bits(self.bits)
 
 
-class Source(ServerEntry, frozen=True):
+class MemorySource(ServerEntry, frozen=True):
     """One source of a value; exactly one of ``paths``, ``symbol``, ``status`` and ``variable`` is set."""
 
     paths: tuple[_Path, ...] = ()
@@ -46,7 +46,7 @@ class Source(ServerEntry, frozen=True):
     status: str | tuple[str, ...] = ()
     variable: str | None = None
     bits: _Range | None = None
-    plus: Part | None = None
+    plus: BitField | None = None
     unit: Literal["sn"] | None = None
     scale: float | None = None
     when: _Path | None = None
@@ -59,7 +59,7 @@ class Source(ServerEntry, frozen=True):
     source: Citation | None = None
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raise ValueError."""
+        """Raise ValueError if a constraint that the types cannot express is violated."""
         if sum(map(bool, (self.paths, self.symbol, self.status, self.variable))) != 1:
             raise ValueError("needs exactly one of paths, symbol, status, variable")
         if (self.symbol is None) != (self.kind is None):
@@ -95,7 +95,7 @@ class StatusTable(Entry, frozen=True):
     copies: frozenset[str]
 
     def __post_init__(self) -> None:
-        """Check that ``types`` and ``live`` contain both flavours. Raise ValueError."""
+        """Raise ValueError unless ``types`` and ``live`` have exactly the two flavours as keys."""
         if self.types.keys() != _FLAVOURS or self.live.keys() != _FLAVOURS:
             raise ValueError("types and live must have the keys mysql and mariadb, and no others")
 
@@ -114,7 +114,7 @@ class Tables(Entry, frozen=True):
     variables: VariableTable
 
 
-class Catalog(Entry, frozen=True):
+class MemoryCatalog(Entry, frozen=True):
     """The contents of memory.yaml.
 
     ``lengths`` is ``{pointer: variable with the number of elements}``, and ``ends`` is ``{path of the pointer
@@ -124,18 +124,18 @@ class Catalog(Entry, frozen=True):
     version: Literal[1]
     lengths: dict[str, str]
     ends: dict[_Path, _Path]
-    values: dict[_Value, Annotated[tuple[Source, ...], Meta(min_length=1)]]
+    values: dict[_Value, Annotated[tuple[MemorySource, ...], Meta(min_length=1)]]
     tables: Tables
 
     def __post_init__(self) -> None:
-        """Check that ``lengths`` has an entry for each pointer to an array. Raise ValueError."""
+        """Raise ValueError unless ``lengths`` has an entry for each variable that is used as an array."""
         for path in self.paths:
             root, star, _ = path.partition("[*]")
             if star and root.isidentifier() and root not in self.lengths:
                 raise ValueError(f"{path}: the number of elements of {root} is missing from lengths")
 
     @property
-    def _sources(self) -> Iterator[Source]:
+    def _sources(self) -> Iterator[MemorySource]:
         return (source for several in self.values.values() for source in several)
 
     @property
@@ -145,7 +145,10 @@ class Catalog(Entry, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Return all paths that start at a global variable and need debug information, in file order."""
+        """Return the distinct paths that start at a global variable and need debug information.
+
+        The order is always the same, because the cache's key depends on it.
+        """
         parts = [one.plus.path for one in self._sources if one.plus]
         paths = [
             path
@@ -157,7 +160,7 @@ class Catalog(Entry, frozen=True):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """Return all paths that start at a type, in file order. They need debug information."""
+        """Return all paths that start at a type, in file order. Such paths need debug information."""
         return tuple(dict.fromkeys(one.least for one in self._sources if one.least))
 
 
@@ -166,6 +169,6 @@ def _check_bits(bits: _Range) -> None:
         raise ValueError("bits must be [first, end)")
 
 
-def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog. Raise BadFile."""
-    return read_yaml(path or catalog_path("memory.yaml"), Catalog)
+def load(path: Path | None = None) -> MemoryCatalog:
+    """Read and check the catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(path or catalog_path("memory.yaml"), MemoryCatalog)

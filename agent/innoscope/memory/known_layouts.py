@@ -1,7 +1,8 @@
 """Locate members of structures in stripped builds, using ``probes/catalog/layouts.yaml``.
 
-A layout of the catalog is an assumption until the running build confirms it: by the sizes of its variables,
-by the offsets in its machine code, and by its values (``Check``). The catalog's header explains the checks.
+A layout in the catalog is an assumption until the running build confirms it: by the sizes of its variables,
+by the offsets in its machine code, and by its values (``LayoutCheck``). The catalog's header explains the
+checks.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from innoscope.memory.layout import Layout
+    from innoscope.memory.layout import MemoryLayout
     from innoscope.memory.plan import PlannedValue
-    from innoscope.memory.tables import Status
+    from innoscope.memory.tables import StatusVariable
     from innoscope.target.model import Target
 
-#: Smallest offset that machine code can confirm. A smaller offset is encoded in one byte, and any code
-#: contains that byte by chance.
+#: Smallest offset that machine code can confirm by containing its value. A smaller offset is encoded in one
+#: byte, and any code may contain that byte by chance, so only whole ``instructions`` confirm it.
 CONFIRMABLE: Final = 128
 #: Maximum size in bytes of a function that is searched; the largest in the catalog is 12 KB.
 _LARGEST: Final = 64 << 10
 #: Architectures whose instructions contain offsets as 32-bit numbers.
 _MACHINES: Final = frozenset({"x86_64"})
 
-Verdict = Literal["holds", "undecided", "fails"]
+LayoutVerdict = Literal["holds", "undecided", "fails"]
 _Offset = Annotated[int, Meta(ge=0, lt=1 << 20)]
 #: Instructions in hexadecimal, such as ``49 89 47 20 e8``.
 Instructions = Annotated[str, Meta(pattern="^[0-9a-f]{2}( [0-9a-f]{2}){4,31}$")]
@@ -44,13 +45,13 @@ _Offsets = Annotated[tuple[_Offset, ...], Meta(min_length=1, max_length=4)]
 
 
 class Elements(Entry, frozen=True):
-    """The size in bytes of the array elements that a pointer refers to, and a function that uses it."""
+    """The size in bytes of the array elements that a pointer refers to, and a function that uses the size."""
 
     stride: Annotated[int, Meta(ge=CONFIRMABLE, lt=1 << 20)]
     code: str
 
 
-class Members(Entry, frozen=True):
+class MemberGroup(Entry, frozen=True):
     """Members whose offsets occur in the code of one function; without ``code``, anchors confirm them.
 
     ``instructions`` lists the function's instructions that use the members, for offsets below CONFIRMABLE.
@@ -67,7 +68,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
     """The layout of the structures of one version on one architecture."""
 
     machine: str
-    members: tuple[Members, ...]
+    members: tuple[MemberGroup, ...]
     sizes: dict[str, int] = field(default_factory=dict)
     numbers: tuple[str, ...] = ()
     elements: dict[str, Elements] = field(default_factory=dict)
@@ -75,7 +76,7 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
     witnesses: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that each variable can be confirmed. Raise ValueError."""
+        """Raise ValueError unless each variable can be confirmed."""
         if self.machine not in _MACHINES:
             raise ValueError(f"offsets in the code of {self.machine} cannot be confirmed")
         for group in self.members:
@@ -140,7 +141,10 @@ class KnownLayout(ServerEntry, frozen=True, kw_only=True):
 
 
 class Pool(Entry, frozen=True):
-    """Names of the value and the system variables that describe the size of the buffer pool."""
+    """Names of the value and the system variables that describe the size of the buffer pool.
+
+    Two sizes agree if the smaller one is at least the share ``at_least`` of the larger one.
+    """
 
     pages: str
     page: str
@@ -148,7 +152,7 @@ class Pool(Entry, frozen=True):
     at_least: float
 
 
-class File(Entry, frozen=True):
+class LayoutsFile(Entry, frozen=True):
     """The contents of layouts.yaml."""
 
     version: Literal[1]
@@ -158,7 +162,7 @@ class File(Entry, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class LayoutCheck:
     """A relation between ``values`` that holds if the layout is correct.
 
     ``judge`` returns ``undecided`` if the relation holds but would also hold for an incorrect layout.
@@ -166,12 +170,12 @@ class Check:
 
     text: str
     values: tuple[str, ...]
-    judge: Callable[[Mapping[str, float]], Verdict]
+    judge: Callable[[Mapping[str, float]], LayoutVerdict]
 
 
-def load(path: Path | None = None) -> File:
-    """Read and check the catalog. Raise BadFile."""
-    return read_yaml(path or catalog_path("layouts.yaml"), File)
+def load(path: Path | None = None) -> LayoutsFile:
+    """Read and check the catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(path or catalog_path("layouts.yaml"), LayoutsFile)
 
 
 def of(target: Target) -> KnownLayout | None:
@@ -182,11 +186,12 @@ def of(target: Target) -> KnownLayout | None:
 
 
 def describe(
-    known: KnownLayout, pid: int, layout: Layout, status: Callable[[], Mapping[str, Status]]
-) -> Layout:
+    known: KnownLayout, pid: int, layout: MemoryLayout, status: Callable[[], Mapping[str, StatusVariable]]
+) -> MemoryLayout:
     """Return the layout with the members of ``known`` that the running build confirms.
 
-    ``status`` searches the server's table of status variables. Raise NoSuchProcess and NoRights.
+    ``status`` searches the server's table of status variables. Raise its errors, and NoSuchProcess or
+    NoRights if the server's memory cannot be read.
     """
     symbols = {**layout.symbols, **_anchored(known, status)}
     refused = _refused(pid, known, symbols)
@@ -205,7 +210,7 @@ def describe(
     )
 
 
-def _anchored(known: KnownLayout, status: Callable[[], Mapping[str, Status]]) -> dict[str, Symbol]:
+def _anchored(known: KnownLayout, status: Callable[[], Mapping[str, StatusVariable]]) -> dict[str, Symbol]:
     """Return the variables whose anchors all yield the same address."""
     found = {}
     for root, anchors in known.anchors.items():
@@ -224,28 +229,43 @@ def _refused(pid: int, known: KnownLayout, symbols: Mapping[str, Symbol]) -> dic
             refused[name] = f"{name} has {symbols[name].size} bytes in this build, not {size}"
     code = read_code(pid, symbols, known.functions)
     for root in sorted(known.roots - refused.keys()):
-        if reason := contradiction(code, known.evidence(root)):
+        if reason := contradiction(code, symbols, known.evidence(root)):
             refused[root] = f"the layout of {root} {reason}"
     return refused
 
 
-def contradiction(code: Mapping[str, bytes], evidence: Iterable[tuple[int | bytes, str]]) -> str | None:
-    """Return why the code does not confirm the evidence; None if it does.
+def contradiction(
+    code: Mapping[str, bytes], symbols: Mapping[str, Symbol], evidence: Iterable[tuple[int | bytes, str]]
+) -> str | None:
+    """Return why the code, which ``read_code`` returned, does not confirm the evidence; None if it does.
 
     ``evidence`` yields ``(number or bytes of instructions, function that must contain them)``.
     """
     for one, function in evidence:
         expected = one if isinstance(one, bytes) else one.to_bytes(4, "little")
         if function not in code:
-            return f"cannot be confirmed: no symbol {function}"
+            return f"cannot be confirmed: {_unread(function, symbols.get(function))}"
         if expected not in code[function]:
             use = f"use {one:#x}" if isinstance(one, int) else f"contain the instructions {one.hex(' ')}"
             return f"differs in this build: {function} does not {use}"
     return None
 
 
+def _unread(function: str, symbol: Symbol | None) -> str:
+    """Return why ``read_code`` omitted a function."""
+    if symbol is None:
+        return f"no symbol {function}"
+    if not 0 < symbol.size <= _LARGEST:
+        return f"{function} has {symbol.size:,} bytes, and only 1 to {_LARGEST:,} are read"
+    return f"cannot read the code of {function}"
+
+
 def read_code(pid: int, symbols: Mapping[str, Symbol], names: Iterable[str]) -> dict[str, bytes]:
-    """Return the machine code of the functions that have a symbol, read from the process."""
+    """Return the machine code of the functions that have a symbol, read from the process.
+
+    Functions that are larger than 64 KiB, or whose code cannot be read, are omitted. Raise NoSuchProcess or
+    NoRights if the process cannot be read.
+    """
     functions = {name: symbols[name] for name in names if name in symbols}
     places = [(one.address, one.size) for one in functions.values() if 0 < one.size <= _LARGEST]
     names = [name for name, one in functions.items() if 0 < one.size <= _LARGEST]
@@ -253,8 +273,8 @@ def read_code(pid: int, symbols: Mapping[str, Symbol], names: Iterable[str]) -> 
 
 
 def run_checks(
-    pending: Iterable[Check], readings: Iterable[PlannedValue], values: Mapping[str, float]
-) -> tuple[dict[str, str], tuple[Check, ...]]:
+    pending: Iterable[LayoutCheck], readings: Iterable[PlannedValue], values: Mapping[str, float]
+) -> tuple[dict[str, str], tuple[LayoutCheck, ...]]:
     """Return the values whose layout fails a check, with the reason, and the checks that remain pending.
 
     A check that held once is not repeated, because the values are not read at the same instant. Checks of
@@ -276,7 +296,7 @@ def run_checks(
     return withheld, tuple(remaining)
 
 
-def checks(known: KnownLayout, variables: Callable[[], Mapping[str, float | str]]) -> tuple[Check, ...]:
+def checks(known: KnownLayout, variables: Callable[[], Mapping[str, float | str]]) -> tuple[LayoutCheck, ...]:
     """Return the checks for the layout's values. ``variables`` returns the server's system variables."""
     file = _installed()
     made = [_at_most(lower, upper) for lower, upper in file.checks]
@@ -284,42 +304,44 @@ def checks(known: KnownLayout, variables: Callable[[], Mapping[str, float | str]
     return (*made, _pool(file.pool, variables), *lists)
 
 
-def _at_most(lower: tuple[str, ...], upper: tuple[str, ...]) -> Check:
-    return Check(
+def _at_most(lower: tuple[str, ...], upper: tuple[str, ...]) -> LayoutCheck:
+    return LayoutCheck(
         f"{' + '.join(lower)} <= {' + '.join(upper)}",
         (*lower, *upper),
         lambda values: _verdict(sum(values[one] for one in lower) <= sum(values[one] for one in upper) > 0),
     )
 
 
-def _verdict(result: bool) -> Verdict:
+def _verdict(result: bool) -> LayoutVerdict:
     return "holds" if result else "fails"
 
 
-def _pool(pool: Pool, variables: Callable[[], Mapping[str, float | str]]) -> Check:
-    def judge(values: Mapping[str, float]) -> Verdict:
+def _pool(pool: Pool, variables: Callable[[], Mapping[str, float | str]]) -> LayoutCheck:
+    def judge(values: Mapping[str, float]) -> LayoutVerdict:
         size, page = (_number(variables(), name) for name in (pool.bytes, pool.page))
         return _verdict(0 < pool.at_least * size <= values[pool.pages] * page <= size)
 
-    return Check(f"{pool.pages} * {pool.page} <= {pool.bytes}", (pool.pages,), judge)
+    return LayoutCheck(f"{pool.pages} * {pool.page} <= {pool.bytes}", (pool.pages,), judge)
 
 
-def _list(pages: str, path: str, pool: Pool, variables: Callable[[], Mapping[str, float | str]]) -> Check:
-    def judge(values: Mapping[str, float]) -> Verdict:
+def _list(
+    pages: str, path: str, pool: Pool, variables: Callable[[], Mapping[str, float | str]]
+) -> LayoutCheck:
+    def judge(values: Mapping[str, float]) -> LayoutVerdict:
         expected = values[pages] * _number(variables(), pool.page)
         if expected == values[path] == 0:
             return "undecided"
         return _verdict(pool.at_least * max(expected, values[path]) <= min(expected, values[path]))
 
-    return Check(f"{pages} * {pool.page} = {path}", (pages, path), judge)
+    return LayoutCheck(f"{pages} * {pool.page} = {path}", (pages, path), judge)
 
 
 def _number(variables: Mapping[str, float | str], name: str) -> float:
-    """Return a numeric system variable; 0 if the server does not have it."""
+    """Return a numeric system variable; 0 if the server lacks it or it is not a number."""
     value = variables.get(name, 0)
     return 0 if isinstance(value, str) else value
 
 
 @cache
-def _installed() -> File:
+def _installed() -> LayoutsFile:
     return load()

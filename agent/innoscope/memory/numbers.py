@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
@@ -13,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from innoscope._native import Member
-    from innoscope.memory.plan import Term
 
 Number = int | float
 
-#: Maximum size in bytes of an array that is read in one piece. The largest one in MySQL 8.0 has slots of 264
-#: bytes for asynchronous I/O: 256 for each of 16 threads.
+#: Maximum size in bytes of an array that is read in one piece: MySQL 8.0's slots for asynchronous I/O with 16
+#: read or write threads, each of which has 256 slots of 264 bytes. A larger array is not read.
 SPAN: Final = 1056 << 10
 #: If the distance between two elements exceeds this number of bytes, each element is read separately. The
 #: buffer pools of MySQL 8.0 are 9,552 bytes apart.
@@ -40,20 +40,37 @@ _CODES: Final[Mapping[tuple[str, int], str]] = {
 _POINTER: Final = struct.Struct("<Q")
 
 
-def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
-    """Return the sum of each term's elements; None if a pointer on the term's path is still NULL.
+@dataclass(frozen=True, slots=True, eq=False)
+class Term:
+    """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
 
-    Raise NoSuchProcess and NoRights.
+    If debug information does not contain the number of elements, ``length`` is the term that holds it, or
+    ``end`` is the term that holds the address past the last element.
+    """
+
+    base: int
+    member: Member
+    length: Term | None = None
+    end: Term | None = None
+
+
+def read(pid: int, terms: Iterable[Term]) -> dict[Term, Number | None]:
+    """Return the sum of each term's elements; None where ``read_elements`` returns None.
+
+    Raise NoSuchProcess if the server has exited, or NoRights if we are not allowed to read its memory.
     """
     found = read_elements(pid, terms)
     return {term: None if numbers is None else sum(numbers) for term, numbers in found.items()}
 
 
 def read_elements(pid: int, terms: Iterable[Term]) -> dict[Term, Sequence[Number] | None]:
-    """Return the elements of each term, in the given order; None if a pointer on its path is still NULL.
+    """Return the elements of each term, in the given order.
+
+    Return None for a term if a pointer on its path is NULL, if its memory is not mapped, or if it has no
+    elements or implausibly many.
 
     The values are not read at the same instant: the kernel copies them one after the other, within a few
-    microseconds. Raise NoSuchProcess and NoRights.
+    microseconds. Raise the same errors as ``read``.
     """
     wanted = list(dict.fromkeys(terms))
     lengths = [one for term in wanted for one in (term.length, term.end) if one is not None]
@@ -68,7 +85,7 @@ def read_elements(pid: int, terms: Iterable[Term]) -> dict[Term, Sequence[Number
 
 
 def _follow(pid: int, terms: list[Term]) -> list[int]:
-    """Follow the pointers of each term and return its address; 0 if a pointer is NULL."""
+    """Follow the pointers of each term and return its address; 0 if a pointer is NULL or not mapped."""
     places = [(term.base + term.member.offsets[0]) & _ADDRESS for term in terms]
     for level in range(1, max((len(term.member.offsets) for term in terms), default=1)):
         deeper = [i for i, term in enumerate(terms) if len(term.member.offsets) > level and places[i]]
@@ -147,7 +164,10 @@ def _elements(member: Member, pieces: Sequence[bytes | None]) -> Sequence[Number
 
 
 def read_many(pid: int, places: list[tuple[int, int]]) -> list[bytes | None]:
-    """Return the bytes at each ``(address, size)``; None if unmapped. Raise NoSuchProcess and NoRights."""
+    """Return the bytes at each ``(address, size)``; None if it is not mapped.
+
+    Raise NoSuchProcess if the process has exited, or NoRights if we are not allowed to read its memory.
+    """
     if not places:
         return []
     with translating(pid):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope._native import Member
 from innoscope.memory import layout as layouts
-from innoscope.memory.catalog import Source
-from innoscope.memory.numbers import is_readable
+from innoscope.memory.catalog import MemorySource
+from innoscope.memory.numbers import Term, is_readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.memory.catalog import Catalog, Clock
-    from innoscope.memory.layout import Layout
-    from innoscope.memory.tables import Status, Variable
+    from innoscope.memory.catalog import Clock, MemoryCatalog
+    from innoscope.memory.layout import MemoryLayout
+    from innoscope.memory.tables import StatusVariable, SystemVariable
     from innoscope.target.model import Target
 
 #: Type in the server's tables → kind and size of the number.
@@ -29,46 +29,36 @@ TYPES: Final[Mapping[str, tuple[str, int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Term:
-    """One number in memory, or the sum of an array: ``member`` relative to ``base``. Compared by identity.
-
-    If debug information does not give the number of elements, ``length`` is the term that holds it, or
-    ``end`` is the term that holds the address past the last element.
-    """
-
-    base: int
-    member: Member
-    length: Term | None = None
-    end: Term | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """The computation of one value: the sum of ``terms``, reduced to ``bits``, times ``scale``.
+    """How to compute one value.
 
-    ``plus`` is a term of which some bits are added to the sum. A value with the unit ``sn`` is converted
-    to an LSN. With ``least``, the only term is an array of pointers, and the value is the minimum of this
-    member over the objects. With ``flags``, the only term is an array of times of ``clock``, which ``scale``
-    converts to seconds, and the value is the age of the oldest element whose flag is set. While the pointer
-    ``reserve`` is NULL, 1 is subtracted. The terms in ``minus`` are subtracted from the sum. If ``per`` is
-    set, the result is divided by it.
+    The steps, in order: add ``terms``, subtract ``minus``, apply ``reserve``, add ``plus``, divide by
+    ``per``, extract ``bits``, convert ``unit``, multiply by ``scale``. ``least`` or ``flags`` replaces them.
     """
 
     value: str
     terms: tuple[Term, ...]
+    #: If this is 0, the value is 0.
     when: Term | None
     bits: tuple[int, int] | None
     scale: float | None
     origin: str
     #: True for a copy that only SHOW STATUS updates. The value 0 then means that the copy was never updated.
     settled: bool
+    #: A term, and the range of its bits to add.
     plus: tuple[Term, tuple[int, int]] | None = None
+    #: ``sn``: the result is converted to an LSN.
     unit: str | None = None
+    #: The only term is an array of pointers to objects. The value is the minimum of this member of them.
     least: Member | None = None
+    #: The only term is an array of timestamps of ``clock``, which ``scale`` converts to seconds. The value is
+    #: the age of the oldest one whose flag is set.
     flags: Term | None = None
+    #: A pointer. While it is NULL, 1 is subtracted, but the result is not less than 0.
     reserve: Term | None = None
     minus: tuple[Term, ...] = ()
+    #: The divisor of an integer division. If it is 0, there is no value.
     per: Term | None = None
     clock: Clock = "unix"
     #: Variables whose layout is from the catalog. A value is withheld until it passes the layout's checks.
@@ -85,7 +75,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """The values that can be read from one server, and those that cannot."""
 
     readings: tuple[PlannedValue, ...]
@@ -101,14 +91,14 @@ class _SourceMissing(Exception):
 @dataclass(frozen=True, slots=True)
 class _Planner:
     target: Target
-    catalog: Catalog
-    layout: Layout
-    status: Callable[[], Mapping[str, Status]]
-    variables: Callable[[], Mapping[str, Variable]]
+    catalog: MemoryCatalog
+    layout: MemoryLayout
+    status: Callable[[], Mapping[str, StatusVariable]]
+    variables: Callable[[], Mapping[str, SystemVariable]]
     #: Terms by path, so that a term is read only once even if several values need it.
     terms: dict[str, Term] = field(default_factory=dict)
 
-    def reading(self, value: str, source: Source) -> PlannedValue:
+    def reading(self, value: str, source: MemorySource) -> PlannedValue:
         """Return a plan for reading the value from ``source``.
 
         Raise _SourceMissing if this build lacks one of its symbols, members or variables.
@@ -204,11 +194,11 @@ class _Planner:
 
 def make(
     target: Target,
-    catalog: Catalog,
-    layout: Layout,
-    status: Callable[[], Mapping[str, Status]],
-    variables: Callable[[], Mapping[str, Variable]],
-) -> Plan:
+    catalog: MemoryCatalog,
+    layout: MemoryLayout,
+    status: Callable[[], Mapping[str, StatusVariable]],
+    variables: Callable[[], Mapping[str, SystemVariable]],
+) -> MemoryPlan:
     """Return the plan for one server.
 
     ``status`` and ``variables`` search the server's tables. They are called only if a value needs a table.
@@ -227,15 +217,15 @@ def make(
                 reasons.append(str(no))
         else:
             absent.append(Absent(value, _because(reasons), remedy(target, layout)))
-    witnesses = [maker.reading(path, Source(paths=(path,))) for path in layout.witnesses]
-    return Plan(tuple(readings), tuple(absent), tuple(witnesses))
+    witnesses = [maker.reading(path, MemorySource(paths=(path,))) for path in layout.witnesses]
+    return MemoryPlan(tuple(readings), tuple(absent), tuple(witnesses))
 
 
 def _because(reasons: list[str]) -> str:
     return "; ".join(dict.fromkeys(reasons)) or "no source is known for this server"
 
 
-def remedy(target: Target, layout: Layout) -> str:
+def remedy(target: Target, layout: MemoryLayout) -> str:
     """Return the remedy for a value that this server's layout does not have."""
     if layout.described and not layout.from_catalog:
         return "this release does not store it in memory; SQL or a probe may provide it"
@@ -247,7 +237,7 @@ def remedy(target: Target, layout: Layout) -> str:
     return f"install the server's debug package ({file}) or a symbol pack; or use the SQL collector"
 
 
-def _described_by(layout: Layout) -> str:
+def _described_by(layout: MemoryLayout) -> str:
     if layout.from_catalog:
         return "the catalog, confirmed by this build"
     return "a symbol pack" if layout.from_pack else "debug information"

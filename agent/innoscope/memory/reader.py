@@ -1,7 +1,7 @@
 """Read InnoDB's counters and variables from a live server's memory.
 
-The server is not stopped, queried or changed. Only process_vm_readv is used, so this also works on a server
-that hangs, is in crash recovery or is stopped.
+The server is not stopped, queried or changed. Its memory is read with process_vm_readv, so this also works on
+a server that hangs, is in crash recovery or is stopped.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 _Found = TypeVar("_Found")
-_Elements: TypeAlias = "Mapping[plan.Term, Sequence[Number] | None]"
+_Elements: TypeAlias = "Mapping[numbers.Term, Sequence[Number] | None]"
 
 #: Seconds after a server's start during which the dynamic linker may not have relocated the tables yet.
 _YOUNG_S: Final = 10.0
 #: Seconds until the memory of a server that has just started is searched for the tables again.
 _AGAIN_S: Final = 1.0
-#: Maximum bytes read from a string variable.
+#: Maximum number of bytes read from a string variable.
 _STRING_BYTES: Final = 512
-#: Size in bytes of a redo log block, of its header, and of its payload (log0constants.h of 9.7.2).
+#: Size in bytes of a redo log block (log0constants.h in 9.7.2).
 _BLOCK: Final = 512
+#: Size in bytes of a block's header.
 _BLOCK_HEADER: Final = 12
+#: Size in bytes of a block's payload, between the header and a trailer of 4 bytes.
 _PAYLOAD: Final = _BLOCK - _BLOCK_HEADER - 4
 
 
@@ -66,9 +68,10 @@ class StatusValue:
 class MemoryReader:
     """Reads values from one server. The first read locates the values, which can take seconds.
 
-    Later reads take 0.1 ms. ``cache`` is the cache folder (default: ``cache_folder()``); ``debug`` has the
-    locations of debug files. All methods raise NoSuchProcess, NoRights, NotRead if a limit is exceeded, or
-    BadFile if the executable is malformed. Not thread-safe.
+    Later reads take less than 1 ms. ``cache`` is the cache directory (default: ``cache_folder()``); ``debug``
+    contains the locations of debug files. All methods raise NoSuchProcess if the server has exited, NoRights
+    if we are not allowed to read it, NotRead if a limit is exceeded or the debug information cannot be read,
+    or BadFile if the executable is malformed. Not thread-safe.
     """
 
     def __init__(
@@ -82,16 +85,16 @@ class MemoryReader:
         self._catalog = catalogs.load()
         self._cache = Cache("layouts", 64, cache)
         self._debug = debug or Debug()
-        self._plan: plan.Plan | None = None
+        self._plan: plan.MemoryPlan | None = None
         self._remedy = ""
         self._known = known_layouts.of(target)
-        #: Checks of the catalog's layout that values have not passed yet, and the values that are withheld
-        #: until then, with the reason.
+        #: Checks of the catalog's layout that values have not passed yet.
         self._checks = known_layouts.checks(self._known, self.variables) if self._known else ()
+        #: The values that are withheld until their checks pass, with the reason.
         self._withheld: Mapping[str, str] = {}
         self._last: Mapping[str, Number] | None = None
-        self._status: dict[str, tables.Status] | None = None
-        self._variables: dict[str, tables.Variable] | None = None
+        self._status: dict[str, tables.StatusVariable] | None = None
+        self._variables: dict[str, tables.SystemVariable] | None = None
         #: Time of the last search that found no table because the server had just started, else None.
         self._unrelocated: float | None = None
         self._image: Image | None = None
@@ -101,7 +104,7 @@ class MemoryReader:
     def read(self) -> Mapping[str, Number]:
         """Return the numbers, keyed by their names in probes/catalog/memory.yaml.
 
-        ``explain`` gives the reasons for missing values.
+        ``explain`` returns the reasons for missing values.
         """
         planned = self._planned()
         readings = (*planned.readings, *(planned.witnesses if self._checks else ()))
@@ -139,7 +142,7 @@ class MemoryReader:
         """
         objects = {
             reading.value: [
-                plan.Term(int(pointer), reading.least)
+                numbers.Term(int(pointer), reading.least)
                 for pointer in (found[reading.terms[0]] or ())
                 if pointer
             ]
@@ -153,7 +156,7 @@ class MemoryReader:
         }
 
     def explain(self) -> list[Explanation]:
-        """Return an explanation for each value of the catalog, in catalog order."""
+        """Return an explanation for each value in the catalog, in catalog order."""
         planned = self._planned()
         last = self.read() if self._last is None else self._last
         explanations = {
@@ -181,9 +184,10 @@ class MemoryReader:
         }
 
     def variables(self) -> Mapping[str, Number | str]:
-        """Return InnoDB's global system variables, named as in SHOW VARIABLES; empty if no table was found.
+        """Return InnoDB's global-only variables, named as in SHOW VARIABLES; empty if no table was found.
 
         Booleans are 0 or 1, enumerations are value names, sets are bit masks, and NULL strings are "".
+        Strings of 512 bytes or more are omitted.
         """
         self._begin()
         table = self._variable_table()
@@ -198,7 +202,7 @@ class MemoryReader:
                 values[name] = choices[int(number)] if 0 <= number < len(choices) else number
         return values
 
-    def _planned(self) -> plan.Plan:
+    def _planned(self) -> plan.MemoryPlan:
         if self._plan is None:
             self._begin()
             names = {layouts.root(path) for path in self._catalog.paths}
@@ -231,7 +235,7 @@ class MemoryReader:
             self._unrelocated = self._status = self._variables = None
         self._image = None
 
-    def _status_table(self) -> dict[str, tables.Status]:
+    def _status_table(self) -> dict[str, tables.StatusVariable]:
         if self._status is None:
             flavour = self._target.flavour
             self._status = self._search(
@@ -239,7 +243,7 @@ class MemoryReader:
             )
         return self._status
 
-    def _variable_table(self) -> dict[str, tables.Variable]:
+    def _variable_table(self) -> dict[str, tables.SystemVariable]:
         if self._variables is None:
             self._variables = self._search(
                 lambda image: tables.system_variables(image, self._catalog.tables.variables)
@@ -259,19 +263,20 @@ class MemoryReader:
             self._unrelocated = time.monotonic()
         return found
 
-    def _read(self, terms: Iterable[plan.Term]) -> dict[plan.Term, Number | None]:
+    def _read(self, terms: Iterable[numbers.Term]) -> dict[numbers.Term, Number | None]:
         return {term: _sum(elements) for term, elements in self._read_elements(terms).items()}
 
-    def _read_elements(self, terms: Iterable[plan.Term]) -> _Elements:
+    def _read_elements(self, terms: Iterable[numbers.Term]) -> _Elements:
         found = numbers.read_elements(self._target.pid, terms)
         if not still_same(self._target, ProcFs()):
             raise gone(self._target.pid)
         return found
 
-    def _strings(self, table: Mapping[str, tables.Variable]) -> Iterator[tuple[str, str]]:
+    def _strings(self, table: Mapping[str, tables.SystemVariable]) -> Iterator[tuple[str, str]]:
         """Yield the names and values of string variables, except those longer than the limit.
 
-        A string at the end of a mapping is also omitted.
+        Strings that start less than _STRING_BYTES before unmapped memory are omitted too, because the whole
+        read fails.
         """
         names = [name for name, one in table.items() if one.type == "string"]
         terms = {name: plan.variable_term(table[name].address, "uint64") for name in names}
@@ -291,7 +296,7 @@ def _sum(elements: Sequence[Number] | None) -> Number | None:
 def value_of(
     reading: plan.PlannedValue, found: _Elements, least: Mapping[str, Number], now: Mapping[Clock, float]
 ) -> Number | None:
-    """Return a planned value; None if the server has not initialized the structure yet."""
+    """Return a planned value; None if it could not be read, or was never updated (``settled``)."""
     if reading.when is not None and not _sum(found[reading.when]):
         return 0
     if reading.flags is not None:

@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes per read.
 _PIECE: Final = 1 << 20
-#: Maximum bytes read from /proc/PID/maps, the same as in the Rust core (limits.rs). With 1,000 connections,
-#: this file is 250 KB in size.
+#: Maximum number of bytes read from /proc/PID/maps, the same as in the Rust core (limits.rs). With 1,000
+#: connections, this file is 250 KB in size.
 _MAPS: Final = 8 << 20
 #: Maximum number of mappings of the executable; the largest server has 7.
 _REGIONS: Final = 1024
-#: Maximum size of the mapped executable and of its writable mappings, in bytes: four times the largest ones
-#: known (77 MB in MySQL 9.7, and 12 MB in MariaDB 11.4.5).
+#: Maximum size of the mapped executable in bytes: four times the largest known (78 MiB in MySQL 9.7).
 _IMAGE: Final = 320 << 20
+#: Maximum size of its writable mappings in bytes. The largest known are 9.9 MiB (MariaDB 11.4.5).
 _DATA: Final = 48 << 20
-#: Maximum bytes read from the heap if it directly follows .bss, as it does without address space layout
-#: randomization (ASLR). The variables in .bss come first.
+#: Maximum number of bytes read from the heap if it directly follows .bss, as it does without address space
+#: layout randomization (ASLR). The variables in .bss come first.
 _HEAP: Final = 32 << 20
-#: Maximum number of pointers in one row; a longer row is not a table. MySQL 9.7 has 225 variables.
+#: Maximum number of pointers in one row; a longer row is not a table. The longest table known has 156
+#: pointers (MariaDB 10.5).
 _ROW: Final = 1024
-#: Maximum number of copies of one name, and of pointers to these copies. Real servers have 2 and 3.
+#: Maximum number of copies of one name; real servers have 2.
 _COPIES: Final = 16
+#: Maximum number of pointers to these copies; real servers have 3.
 _SLOTS: Final = 64
 #: Maximum CPU seconds spent on one image; real servers need 0.02 to 0.15.
 _CPU_S: Final = 0.8
@@ -53,8 +55,8 @@ class Region:
 class Image:
     """The executable as mapped into the process, relocated by the dynamic linker.
 
-    Use an image immediately and in one thread, because its CPU time is limited.
-    Methods raise NotRead if a limit is exceeded.
+    Use an image immediately, in the thread that created it: the limit on CPU time counts that thread's time
+    since then. Methods raise NotRead if a limit is exceeded.
     """
 
     def __init__(self, pid: int) -> None:
@@ -146,7 +148,7 @@ class Image:
         return read_many(self.pid, places)
 
     def strings(self, addresses: list[int], longest: int = 96) -> list[str | None]:
-        """Return the C strings at ``addresses``; None for a string that is not ASCII or is too long."""
+        """Return the C strings at ``addresses``; None for one that is unmapped, not ASCII or too long."""
         places = []
         for address in addresses:
             region = self.at(address)

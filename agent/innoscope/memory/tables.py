@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{1,63}")
 #: Minimum number of adjacent records for a table to be accepted as InnoDB's.
 _LEAST: Final = 20
-#: Maximum number of records read in each direction; MariaDB 10.11 has 142 variables.
+#: Maximum number of records read in each direction. The longest table known has 120 (MariaDB 10.5).
 _MOST: Final = 400
 
-#: struct st_mysql_show_var, include/mysql/plugin.h, 5.1 to 9.7: name, value, type, and scope in newer MySQL.
+#: struct st_mysql_show_var (include/mysql/plugin.h) or, since MySQL 8.0, SHOW_VAR (status_var.h): name,
+#: value, type and, in newer MySQL, scope.
 _SHOW: Final = struct.Struct("<QQII")
-#: struct st_mysql_sys_var: flags, name, comment, check, update, value,
-#: default, then fields that depend on the type.
+#: struct st_mysql_sys_var (SYS_VAR since MySQL 8.0): flags, name, comment, check, update, value, default,
+#: then fields that depend on the type.
 _SYSVAR: Final = struct.Struct("<IxxxxQQQQQQQ")
 #: Bits of ``flags``: PLUGIN_VAR_TYPEMASK, _UNSIGNED, _THDLOCAL, _NOSYSVAR.
 _TYPE_MASK, _UNSIGNED, _PER_SESSION, _OPTION_ONLY = 0x7F, 0x80, 0x100, 0x400
@@ -46,7 +47,7 @@ _VARIABLE_TYPES: Final[Mapping[int, tuple[str, str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class StatusVariable:
     """A status variable. ``live`` is false for a copy that only SHOW STATUS updates."""
 
     name: str
@@ -56,7 +57,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class SystemVariable:
     """A system variable. ``type`` is bool, int32, uint32, int64, uint64, float64, or string (a char pointer).
 
     ``choices`` lists the names of an enumeration's values, in the order of their numbers.
@@ -68,7 +69,7 @@ class Variable:
     choices: tuple[str, ...] = ()
 
 
-def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, Status]:
+def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> dict[str, StatusVariable]:
     """Return InnoDB's status variables, keyed by name in SHOW STATUS; empty if the table was not found."""
     types = table.types[flavour]
     for anchor in table.anchors:
@@ -80,7 +81,7 @@ def status_variables(image: Image, table: catalog.StatusTable, flavour: str) -> 
     return {}
 
 
-def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, Variable]:
+def system_variables(image: Image, table: catalog.VariableTable) -> dict[str, SystemVariable]:
     """Return InnoDB's global-only system variables, keyed by name in SHOW VARIABLES.
 
     The table cannot be found by searching for a name's address, because the server moves each record's name
@@ -136,7 +137,7 @@ def _named_status(
     table: catalog.StatusTable,
     types: Mapping[int, str],
     live: frozenset[str],
-) -> dict[str, Status]:
+) -> dict[str, StatusVariable]:
     fields = [_SHOW.unpack(raw) for raw in records]
     # Names are converted to lower case, because MariaDB uses mixed case:
     # Innodb_buffer_pool_pages_LRU_flushed.
@@ -144,7 +145,7 @@ def _named_status(
     copies = [field[1] for name, field in zip(names, fields, strict=True) if name in table.copies]
     first, last = (min(copies), max(copies)) if copies else (0, 1 << 64)
     return {
-        name: Status(name, value, types[kind], name in live and not first <= value <= last)
+        name: StatusVariable(name, value, types[kind], name in live and not first <= value <= last)
         for name, (_, value, kind, _) in zip(names, fields, strict=True)
         if kind in types and image.is_data(value)
     }
@@ -170,7 +171,9 @@ def _sysvar(image: Image, address: int) -> tuple[int, ...] | None:
     return fields if _is_name(image, name) else None
 
 
-def _named_variables(image: Image, records: list[int], table: catalog.VariableTable) -> dict[str, Variable]:
+def _named_variables(
+    image: Image, records: list[int], table: catalog.VariableTable
+) -> dict[str, SystemVariable]:
     found = {}
     for one in records:
         fields = _sysvar(image, one)
@@ -181,7 +184,7 @@ def _named_variables(image: Image, records: list[int], table: catalog.VariableTa
         full = table.prefix + (name or "").replace("-", "_").lower().removeprefix(table.prefix)
         kind = flags & _TYPE_MASK
         choices = _choices(image, fields[7]) if kind == _ENUM else ()
-        found[full] = Variable(full, value, _VARIABLE_TYPES[kind][bool(flags & _UNSIGNED)], choices)
+        found[full] = SystemVariable(full, value, _VARIABLE_TYPES[kind][bool(flags & _UNSIGNED)], choices)
     return found
 
 

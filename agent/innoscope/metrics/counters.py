@@ -7,7 +7,7 @@ Between two scrapes, a counter's source can change, and the sensor or the server
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from innoscope.common.samples import Histogram
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from innoscope.common.samples import Value
+
+    #: A metric's name and label values.
+    Series: TypeAlias = tuple[str, tuple[str, ...]]
 
 #: Collectors whose counters start at zero when the sensor restarts.
 RESET_WITH_SENSOR: Final = frozenset({"probes", "waits"})
@@ -42,10 +45,16 @@ class Counters:
     """Stores the last source value of each series, and the offset from it to the exported value."""
 
     def __init__(self) -> None:
-        self._tracks: dict[Hashable, _Track] = {}
-        self._histograms: dict[Hashable, _HistogramTrack] = {}
+        self._tracks: dict[Series, _Track] = {}
+        self._histograms: dict[Series, _HistogramTrack] = {}
 
-    def settle(self, series: Hashable, source: str, life: Life, raw: Value) -> Value:
+    def forget(self, name: str, place: int, value: str) -> None:
+        """Forget the series of a metric whose label at ``place`` has this value."""
+        for tracks in (self._tracks, self._histograms):
+            for series in [one for one in tracks if one[0] == name and one[1][place] == value]:
+                del tracks[series]
+
+    def settle(self, series: Series, source: str, life: Life, raw: Value) -> Value:
         """Return the value to export, given the source's current value."""
         if isinstance(raw, Histogram):
             known = self._histograms.get(series)

@@ -17,8 +17,8 @@ _HEAD = """\
 
 Generated from `probes/catalog/metrics.yaml` by `python -m innoscope.metrics.docs > docs/metrics.md`.
 
-All series except those of the last table have the label `server`, the name of the server. All units are
-base units: seconds, bytes, ratios from 0 to 1. If a server does not provide a metric, it has no series; the
+All series except those of the last table have the `server` label, the name of the server. All units are
+base units: seconds, bytes, ratios (0.5 is 50 %). If a server does not provide a metric, it has no series; the
 reason is in `innoscope probes status` and `innoscope_collector_failure_info`. If several sources provide a
 value, the first available one is used, in the order of the column *sources*. If the source changes, counters
 continue from their last value; they are not reset.

@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import choose_encoder
 
+from innoscope.common.labels import label
 from innoscope.common.samples import Histogram
-from innoscope.common.sanitize import label
 from innoscope.metrics.registry import BUCKETS, PREFIX
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric as Family
 
-    from innoscope.metrics.merge import Series
+    from innoscope.metrics.merge import ExportedSeries
     from innoscope.metrics.registry import Metric
 
-#: Upper bounds of the buckets: the exponent of two in nanoseconds, and the label ``le`` in seconds.
+#: Upper bounds of the buckets: the exponent of two in nanoseconds, and the ``le`` label in seconds.
 _BOUNDS: Final = tuple((power, repr(2**power / 1e9)) for power in BUCKETS)
-#: A cache of more formats than this is cleared. Without a limit, clients could request any number.
+#: If more formats than this are cached, the cache is cleared, because clients could request any number.
 _FORMATS: Final = 4
 
 
@@ -43,7 +43,7 @@ class _FixedCollector:
         return iter(self._families)
 
 
-def expose(series: Iterable[Series], accept: str) -> tuple[bytes, str]:
+def expose(series: Iterable[ExportedSeries], accept: str) -> tuple[bytes, str]:
     """Return ``(body, content type)`` in the format that the client's ``Accept`` header prefers."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_FixedCollector(families(series)))
@@ -56,10 +56,10 @@ class Texts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._series: tuple[Series, ...] | None = None
+        self._series: tuple[ExportedSeries, ...] | None = None
         self._texts: dict[str, tuple[bytes, str]] = {}
 
-    def of(self, series: tuple[Series, ...], accept: str) -> tuple[bytes, str]:
+    def of(self, series: tuple[ExportedSeries, ...], accept: str) -> tuple[bytes, str]:
         """Return the result of ``expose`` for ``series``, from the cache if possible."""
         form = _encoder(accept)[1]
         with self._lock:
@@ -77,7 +77,7 @@ def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         return choose_encoder("")
 
 
-def families(series: Iterable[Series]) -> list[Family]:
+def families(series: Iterable[ExportedSeries]) -> list[Family]:
     """Return one family per metric, in the order of their first series.
 
     All label values are sanitized here: a single value that is not valid UTF-8 would make the whole

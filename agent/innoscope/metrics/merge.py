@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from innoscope.common.labels import label as bounded_label
 from innoscope.common.samples import Sample
 from innoscope.metrics.counters import NEVER_RESET, Counters
+from innoscope.metrics.recent_values import RecentValues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from innoscope.common.samples import Outcome, Value
     from innoscope.metrics.counters import Life
@@ -20,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 #: Maximum number of dropped series to remember, so that each is counted only once.
 _MAX_DROPPED: Final = 10_000
-#: Values of the label ``reason`` for a failed collector. An outcome's ``reason`` is one of them, followed by
+#: Values of the ``reason`` label for a failed collector. An outcome's ``reason`` is one of them, followed by
 #: a colon and a message.
 REASONS: Final = frozenset(
     {"timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error"}
@@ -36,7 +39,7 @@ class ServerOutcomes:
     outcomes: tuple[Outcome, ...]
 
 
-class Series(NamedTuple):
+class ExportedSeries(NamedTuple):
     """One series to export."""
 
     metric: Metric
@@ -57,29 +60,29 @@ class _ServerState:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self.accepted: dict[tuple[str, int], set[str]] = {}
+        self.accepted: dict[tuple[str, int], RecentValues[str]] = {}
 
 
 class Merger:
-    """Merges the outcomes of all servers. ``keep_only`` removes the state of servers that no longer exist."""
+    """Merges the outcomes of all servers. ``keep_only`` removes the state of servers that no longer exist.
 
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    ``dropped`` is the number of series omitted so far because a label had an undeclared value or too many
+    values. ``clock`` is monotonic.
+    """
+
+    def __init__(self, registry: Registry, clock: Callable[[], float] = time.monotonic) -> None:
+        self.dropped = 0
+        self._registry, self._clock = registry, clock
         self._servers: dict[str, _ServerState] = {}
-        self._dropped: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._dropped: RecentValues[int] = RecentValues(_MAX_DROPPED)  # hashes of the series
         self._unknown: set[tuple[str, str]] = set()
-
-    @property
-    def dropped(self) -> int:
-        """Return the number of series omitted so far because a label had too many values."""
-        return len(self._dropped)
 
     def keep_only(self, servers: Iterable[str]) -> None:
         """Remove the state of all servers except ``servers``. Keep the state of Innoscope's own metrics."""
         names = {"", *servers}
         self._servers = {name: state for name, state in self._servers.items() if name in names}
 
-    def merge(self, server: ServerOutcomes) -> list[Series]:
+    def merge(self, server: ServerOutcomes) -> list[ExportedSeries]:
         """Return one value per series, from the best source, with bounded labels and monotonic counters."""
         state = self._servers.setdefault(server.server, _ServerState())
         best: dict[tuple[str, tuple[str, ...]], tuple[int, Value]] = {}
@@ -89,7 +92,7 @@ class Merger:
                 if sample.metric not in ranks:
                     ranks[sample.metric] = self._rank(sample, outcome.collector)
                 rank = ranks[sample.metric]
-                key = (sample.metric, sample.labels)
+                key = (sample.metric, tuple(map(bounded_label, sample.labels)))
                 if rank is not None and (key not in best or rank < best[key][0]):
                     best[key] = (rank, sample.value)
         series = []
@@ -98,7 +101,7 @@ class Merger:
             if self._bounded(server.server, state, metric, labels):
                 if metric.kind in ("counter", "histogram") and name not in NEVER_RESET:
                     value = state.counters.settle((name, labels), metric.sources[rank], server.life, value)
-                series.append(Series(metric, server.server, labels, value))
+                series.append(ExportedSeries(metric, server.server, labels, value))
         return series
 
     def _rank(self, sample: Sample, collector: str) -> int | None:
@@ -116,22 +119,33 @@ class Merger:
         return None
 
     def _bounded(self, server: str, state: _ServerState, metric: Metric, labels: tuple[str, ...]) -> bool:
-        """Return whether all label values are within their bounds. Once accepted, a value stays accepted."""
+        """Return whether all label values are within their bounds; if not, count the series as dropped."""
+        now = self._clock()
         for place, (label, value) in enumerate(zip(metric.labels, labels, strict=True)):
             if label.values is not None:
                 within = value in label.values
             elif metric.kind == "info":
-                within = True  # the collector exports one series at a time
+                within = True  # the collector itself limits the number of series
             else:
-                accepted = state.accepted.setdefault((metric.name, place), set())
-                within = value in accepted or len(accepted) < label.most
-                if within:
-                    accepted.add(value)
+                accepted = state.accepted.setdefault((metric.name, place), RecentValues(label.most))
+                within = accepted.see(value, now) or self._accept(state, metric, place, value)
             if not within:
-                if len(self._dropped) < _MAX_DROPPED:
-                    self._dropped.add((server, metric.name, labels))
+                self._drop(hash((server, metric.name, labels)), now)
                 return False
         return True
+
+    def _accept(self, state: _ServerState, metric: Metric, place: int, value: str) -> bool:
+        """Accept a new label value if there is room, or if another one has not been seen for an hour."""
+        now = self._clock()
+        accepted = state.accepted[metric.name, place]
+        for old in accepted.make_room(now):
+            state.counters.forget(metric.name, place, old)
+        return accepted.add(value, now)
+
+    def _drop(self, series: int, now: float) -> None:
+        if not self._dropped.see(series, now):
+            self._dropped.make_room(now)
+            self.dropped += self._dropped.add(series, now)
 
 
 def about(outcomes: Iterable[Outcome]) -> list[Sample]:

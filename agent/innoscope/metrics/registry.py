@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PREFIX: Final = metrics_file.PREFIX
 
 #: Upper bounds of the exported buckets, as exponents of powers of two in nanoseconds (16 µs to 69 s). All
-#: histograms have the same bounds, so that the histograms of several servers can be added.
+#: histograms have the same bounds, so that they can be aggregated across servers.
 BUCKETS: Final = tuple(range(14, 37))
 #: Number of series of one histogram: its buckets, +Inf, sum and count.
 HISTOGRAM_SERIES: Final = len(BUCKETS) + 3
@@ -26,7 +26,7 @@ HISTOGRAM_SERIES: Final = len(BUCKETS) + 3
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A label and its allowed ``values``. If they are None, up to ``most`` distinct values are exported."""
+    """A label and its allowed ``values``. If ``values`` is None, at most ``most`` are exported."""
 
     name: str
     values: tuple[str, ...] | None
@@ -35,7 +35,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One declared metric. ``own`` marks metrics about Innoscope; all others have a ``server`` label."""
+    """One declared metric. ``own`` marks Innoscope's own metrics; all others have a ``server`` label."""
 
     name: str
     kind: str

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: sizeof(pthread_mutex_t) in glibc on x86-64; it is 48 on arm64. The server's own mutex types start with a
-#: pthread_mutex_t.
-_MUTEX_BYTES = 40
-_LONGEST_PATH = 256
+#: Minimum size of a mutex variable: sizeof(pthread_mutex_t) in glibc on x86-64 (48 on arm64). The server's
+#: own mutex types start with a pthread_mutex_t.
+_MUTEX_BYTES: Final = 40
+#: The prefix of a static variable's mangled name: ``_ZL15LOCK_audit_mask``. The number is the name's length.
+_STATIC: Final = re.compile(r"_ZL[0-9]+")
+_LONGEST_NAME: Final = 64
+_LONGEST_PATH: Final = 256
 
 
-def exported_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
-    """Return up to ``most`` of the server's LOCK_* variables that may be mutexes: ``(symbol, address)``."""
-    mutexes = [
-        (found.symbol, found.address)
-        for found in _native.CodeFile(pid).variables(["LOCK_", "_ZL5LOCK_"])
-        if found.size >= _MUTEX_BYTES
-    ]
-    return sorted(mutexes)[:most]
+def global_mutexes(pid: int, most: int) -> list[tuple[str, int]]:
+    """Return up to ``most`` variables LOCK_* that may be mutexes, as ``(name, address)``.
+
+    Static variables are last. If several have the same name, one of them is returned.
+    """
+    prefixes = ["LOCK_", *(f"_ZL{length}LOCK_" for length in range(len("LOCK_x"), _LONGEST_NAME))]
+    found = [each for each in _native.CodeFile(pid).variables(prefixes) if each.size >= _MUTEX_BYTES]
+    found.sort(key=lambda each: (each.symbol.startswith("_ZL"), each.symbol))
+    mutexes: dict[str, int] = {}
+    for each in found:
+        mutexes.setdefault(_STATIC.sub("", each.symbol), each.address)
+    return list(mutexes.items())[:most]
 
 
 def site_names(pid: int, sites: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:

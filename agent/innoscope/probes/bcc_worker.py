@@ -1,13 +1,13 @@
-"""Compile BPF programs in the child process of ``build_cache``. Read a JSON request from standard input.
+"""Compile BPF programs for ``build_cache``, which runs this module as a child process.
 
-Run as ``python -m innoscope.probes.bcc_worker``. On success, standard output contains the output of
-``Compiled.pack``. On failure, the last line of standard error contains the reason in JSON.
+``python -m innoscope.probes.bcc_worker`` reads a JSON request from standard input. On success, it writes the
+output of ``Compiled.pack`` to standard output. On failure, the last line of standard error is the reason in
+JSON.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import struct
@@ -15,15 +15,16 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from innoscope.probes.object_file import Compiled, Shape
+from innoscope.common.typed import decode_json, encode_json
+from innoscope.probes.object_file import Compiled, CompileFailure, CompileRequest, MapShape
 
 #: struct bpf_insn (linux/bpf.h): opcode, two 4-bit registers, offset, constant.
 _INSTRUCTION: Final = struct.Struct("=BBhi")
 #: BPF_LD | BPF_IMM | BPF_DW. With BPF_PSEUDO_MAP_FD, the constant is the descriptor of a map.
 _LOAD_CONSTANT: Final = 0x18
 _MAP_DESCRIPTOR: Final = 1
-#: Where distributions install bcc for their own Python, below /usr/lib. Other Python versions can import it
-#: too, because it has no extension modules.
+#: Pattern of the directories below /usr/lib in which distributions install bcc for their own Python. Other
+#: Python versions can import it too, because it contains no extension modules.
 _DISTRIBUTIONS: Final = "python3*/*-packages/bcc"
 
 
@@ -31,15 +32,15 @@ def main() -> int:
     """Compile the programs of the request. Return the exit code."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # LLVM may print to standard output
-    request = json.load(sys.stdin)
+    request = decode_json(sys.stdin.buffer.read(), CompileRequest, "the request")
     sys.path += sorted(str(package.parent) for package in Path("/usr/lib").glob(_DISTRIBUTIONS))
     try:
         import bcc  # not at the top, because the distribution's package may be missing
     except ImportError as error:
         return _failed(str(error), "missing")
     try:
-        module = bcc.BPF(text=request["text"], cflags=["-Wno-macro-redefined"])
-        compiled = _collect(module, request["programs"], request["maps"])
+        module = bcc.BPF(text=request.text, cflags=["-Wno-macro-redefined"])
+        compiled = _collect(module, request.programs, request.maps)
     except Exception as error:
         return _failed(str(error), _kind(error))
     with output:
@@ -77,15 +78,15 @@ def _with_indexes(code: bytes, order: list[int]) -> bytes:
     return bytes(linked)
 
 
-def _shape(descriptor: int, name: str) -> Shape:
+def _shape(descriptor: int, name: str) -> MapShape:
     text = Path(f"/proc/self/fdinfo/{descriptor}").read_text()
     fields = dict(re.findall(r"^(\w+):\s*(\w+)$", text, re.M))
     names = ("map_type", "key_size", "value_size", "max_entries", "map_flags")
-    return Shape(name, *(int(fields[field], 0) for field in names))
+    return MapShape(name, *(int(fields[field], 0) for field in names))
 
 
 def _failed(message: str, kind: str) -> int:
-    print(json.dumps({"error": message, "kind": kind}), file=sys.stderr)
+    print(encode_json(CompileFailure(error=message, kind=kind)).decode(), file=sys.stderr)
     return 1
 
 

@@ -1,10 +1,10 @@
 """Compute the share of time for which each probe may be attached.
 
-These are pure functions; the governor calls them every second. The cost of a probe is its number of hits
+These are pure functions; the governor calls them every second. The cost of a probe is its hits per second
 times the cost of one hit on this host. While the total cost is within the budget, all probes stay attached.
 If it exceeds the budget, each of the most expensive probes gets a duty cycle: the share of the time for which
 it is attached. The duty cycles are chosen so that all these probes cost the same. The other probes stay
-attached.
+attached. A probe that exceeds its own limit on hits per second gets a duty cycle in any case.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: Minimum duty cycle. A probe with a lower one would not give a useful rate, so it is detached.
+#: Minimum duty cycle. A probe with a lower one would not yield a useful rate, so it is detached.
 MIN_DUTY = 0.001
-#: A duty cycle is increased only if it grows by at least this factor, to avoid oscillation.
+#: A duty cycle is increased only to 1, or by at least this factor, to avoid oscillation.
 _SLACK = 1.25
 
 

@@ -8,23 +8,24 @@ cached, so that later starts do not take this time from a busy server.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from innoscope.common.cache import Cache, cache_key
 from innoscope.common.data import folder
-from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights
-from innoscope.probes.object_file import Compiled
+from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRights
+from innoscope.common.typed import decode_json, encode_json
+from innoscope.probes.object_file import Compiled, CompileFailure, CompileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-#: Timeout of a compilation in seconds. It takes about 1 s of CPU time, but minutes on a loaded or slow host.
+#: Timeout for a compilation, in seconds. A compilation usually takes less than 1 s, but can take minutes on a
+#: loaded or slow host.
 _TIMEOUT_S: Final = 300.0
 #: Lock held during a compilation, so that only one compiler runs at a time, even with many servers.
 _ONE_AT_A_TIME: Final = threading.Lock()
@@ -41,13 +42,14 @@ class BccMissing(InnoscopeError):
 def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> Compiled:
     """Return the code of ``programs`` and the maps that the code uses, from the cache if possible.
 
-    Raise BccMissing, NoRights (to create the maps, bcc needs CAP_BPF and CAP_PERFMON, or root) or
-    KernelUnable with the compiler's message.
+    Raise BccMissing if bcc is not installed, NoRights without CAP_BPF and CAP_PERFMON (or root), which bcc
+    needs to create the maps, or KernelUnable if the code does not compile (with the compiler's message) or if
+    the compilation takes more than ``_TIMEOUT_S``.
     """
     key = _key(text, programs, maps)
     with _ONE_AT_A_TIME:
         cached = _CACHE.read(key)
-        with contextlib.suppress(ValueError):  # written by another version
+        with contextlib.suppress(ValueError):  # written by another build of this version
             if cached is not None:
                 return Compiled.unpack(cached)
         data = _compile(text, programs, maps)
@@ -57,16 +59,16 @@ def compile_cached(text: str, programs: Sequence[str], maps: Sequence[str]) -> C
 
 
 def discard(text: str, programs: Sequence[str], maps: Sequence[str]) -> bool:
-    """Remove the cached code of ``programs``. Return whether it existed."""
+    """Remove the cached code of ``programs``. Return whether a file was removed."""
     return _CACHE.remove(_key(text, programs, maps))
 
 
 def _compile(text: str, programs: Sequence[str], maps: Sequence[str]) -> bytes:
-    request = {"text": text, "programs": list(programs), "maps": list(maps)}
+    request = CompileRequest(text=text, programs=list(programs), maps=list(maps))
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "innoscope.probes.bcc_worker"],
-            input=json.dumps(request).encode(),
+            input=encode_json(request),
             capture_output=True,
             timeout=_TIMEOUT_S,
             env={**os.environ, "BCC_KERNEL_SOURCE": str(_headers())},
@@ -83,18 +85,19 @@ def _compile(text: str, programs: Sequence[str], maps: Sequence[str]) -> bytes:
 
 
 def _error_from(lines: list[str]) -> InnoscopeError:
-    report: dict[str, Any] = {}
-    with contextlib.suppress(ValueError, IndexError):
-        report = json.loads(lines[-1])
-    kind, message = report.get("kind"), report.get("error", "the compiler printed no reason")
-    if kind == "missing":
+    report, output = CompileFailure(error="the compiler printed no reason", kind="failed"), lines[-5:]
+    with contextlib.suppress(BadFile, IndexError):
+        report = decode_json(lines[-1], CompileFailure, "the compiler's report")
+        output = lines[-6:-1]
+    if report.kind == "missing":
         return BccMissing(
-            f"cannot load bcc: {message}", remedy="apt install python3-bpfcc (python3-bcc on RPM systems)"
+            f"cannot load bcc: {report.error}",
+            remedy="apt install python3-bpfcc (python3-bcc on RPM systems)",
         )
-    if kind == "rights":
-        return NoRights(f"cannot load probes: permission denied: {message}", remedy="run it as root")
-    output = "\n".join(lines[-6:-1] if report else lines[-5:])
-    return KernelUnable(f"cannot compile the probes: {message}\n{output}", remedy="innoscope doctor")
+    if report.kind == "rights":
+        return NoRights(f"cannot load probes: permission denied: {report.error}", remedy="run it as root")
+    words = "\n".join(output)
+    return KernelUnable(f"cannot compile the probes: {report.error}\n{words}", remedy="innoscope doctor")
 
 
 def _headers() -> Path:

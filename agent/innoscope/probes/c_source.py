@@ -12,15 +12,16 @@ from innoscope.target.container import FIRST_PID_NAMESPACE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from innoscope.probes.catalog import Catalog, Probe, Site, Value
+    from innoscope.probes.catalog import Probe, ProbeCatalog, ProbeValue, Site
 
-#: Kinds of threads in the programs, and the label values of the metric ``flushed_pages_by_thread``.
+#: Kinds of threads that the programs distinguish; also the label values of the metric
+#: ``flushed_pages_by_thread``.
 THREADS = ("page_cleaner", "master", "user", "other")
 CALIBRATION = "calibration"
 
 
-def program_text(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> str:
-    """Return the source for ``used``. Points are numbered in this order; calibration gets the last number."""
+def program_text(catalog: ProbeCatalog, used: Sequence[tuple[Probe, Site]]) -> str:
+    """Return the source for ``used``. The last point, after the points of ``used``, is for calibration."""
     slots = default_slots()
     parts = [
         "#include <uapi/linux/ptrace.h>",
@@ -66,7 +67,7 @@ def _points(used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     for index, (probe, _) in enumerate(used):
         yield f"#define POINT_{probe.name} {index}"
         yield f"#define HAVE_{probe.name}"
-    # A program may refer to a function that is not probed. Its index is POINTS, which no probe has.
+    # A program may refer to a probe that is not in use. That probe gets the index POINTS, which no point has.
     yield from (f"#define POINT_{name} POINTS" for name in queried if name not in present)
 
 
@@ -77,7 +78,7 @@ def _accessor(probe: Probe, site: Site, name: str, slots: Slots) -> str:
     return "\n".join([*lines, "}"])
 
 
-def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
+def _value_code(value: ProbeValue, labels: Sequence[str]) -> Iterable[str]:
     if value.arg is None and value.result is None:
         yield f"    return {value.number if value.label is None else labels.index(value.label)};"
         return
@@ -94,12 +95,12 @@ def _value_code(value: Value, labels: Sequence[str]) -> Iterable[str]:
 
 
 def _labels(probe: Probe, slots: Slots) -> Sequence[str]:
-    """Return the label values of the first metric with a label that the probe feeds."""
+    """Return the label values of the first labeled metric that the probe feeds."""
     places: dict[str, Slot] = {**slots.counters, **slots.histograms}
     fed = (places[metric].labels for metric in probe.feeds if metric in places)
     return next((labels for labels in fed if labels), ())
 
 
-def _families(catalog: Catalog, used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
+def _families(catalog: ProbeCatalog, used: Sequence[tuple[Probe, Site]]) -> Iterable[str]:
     sources = dict.fromkeys(catalog.families[probe.family].source for probe, _ in used)
     return ((folder("uprobes") / source).read_text() for source in sources)

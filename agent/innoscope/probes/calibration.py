@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope import _native
 from innoscope.common.cache import Cache, cache_key
-from innoscope.common.errors import KernelUnable
+from innoscope.common.errors import BadFile, KernelUnable
+from innoscope.common.typed import decode_json, encode_json
 from innoscope.probes.catalog import ENTER, LEAVE
 from innoscope.target.native_errors import translating
 
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from innoscope._native import Function
     from innoscope.target.model import Target
 
-#: Number of calls to time; the median of their durations is used.
+#: Number of calls that are timed; the median of their durations is used.
 _CALLS = 201
-#: A busy server loses more than the duration of a hit, because the hit disturbs branch predictors, the thread
-#: may lose its CPU, and other threads may spin on its locks. In paired measurements with and without probes,
-#: the loss was 3 to 5 times the duration of a hit (docs/performance.md).
+#: CPU time that a busy server loses per hit, as a multiple of the hit's duration. The loss exceeds the
+#: duration, because the hit disturbs branch predictors, the thread may lose its CPU, and other threads may
+#: spin on its locks. docs/performance.md has the measurements.
 BUSY_FACTOR = 4.0
-#: Seconds after which the cost is measured again, because a virtual machine may migrate to another host.
+#: The cost is measured again in each period of this many seconds (a UTC day), because a virtual machine may
+#: migrate to another host.
 _VALID_S: Final = 86_400
 _CACHE: Final = Cache("hit-costs", 8)
 
@@ -70,14 +72,17 @@ def known_cost(attachment: Programs) -> HitCost:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     key = cache_key(boot, str(int(time.time()) // _VALID_S))
     if (cached := _CACHE.read(key)) is not None:
-        return HitCost(**json.loads(cached))
+        with suppress(BadFile):  # written by another build of this version
+            return decode_json(cached, HitCost, "the cached cost")
     cost = calibrate(attachment)
-    _CACHE.write(key, json.dumps(asdict(cost)).encode())
+    _CACHE.write(key, encode_json(cost))
     return cost
 
 
 def calibrate(attachment: Programs) -> HitCost:
-    """Measure the cost with the loaded programs. Takes about 50 ms of CPU time.
+    """Measure the cost with the loaded programs. This takes about 50 ms of CPU time.
+
+    Hits in the server are not counted meanwhile.
 
     Raise NoRights (without uprobe links, CAP_SYS_ADMIN is needed), or KernelUnable if our own code cannot be
     probed.
@@ -110,7 +115,11 @@ def ns_per_call(*, stepped: bool) -> float:
 
 
 def probe_own_function(program: int, function: str, *, on_return: bool) -> _native.Uprobe:
-    """Attach the program to one of our own functions. Raise KernelUnable or NativeError."""
+    """Attach the program to one of our own functions.
+
+    Raise KernelUnable if our library has no such function, or NativeError if the kernel does not attach the
+    probe.
+    """
     file = _native.CodeFile(os.getpid(), "_native.")
     own = next((found for found in file.functions([function]) if found.symbol == function), None)
     if own is None:

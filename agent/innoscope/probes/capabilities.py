@@ -8,8 +8,9 @@ from typing import Final
 from innoscope import _native
 from innoscope.common.errors import NoRights
 
-#: The drop-in file as packaged, and the path at which it takes effect.
+#: The drop-in file as packaged.
 EXAMPLE: Final = Path("/usr/share/innoscope/systemd/sys-admin.conf")
+#: The path at which the drop-in file takes effect.
 DROP_IN: Final = Path("/etc/systemd/system/innoscope-sensor.service.d/sys-admin.conf")
 REMEDY: Final = (
     f"sudo install -D -m 644 {EXAMPLE} {DROP_IN} && sudo systemctl daemon-reload && "
@@ -18,7 +19,7 @@ REMEDY: Final = (
 
 
 def explain(error: NoRights) -> NoRights:
-    """Return an error that explains that this kernel lacks uprobe links, or ``error`` if it has them."""
+    """Return an error that explains that this kernel lacks uprobe links; ``error`` if the kernel has them."""
     links = _native.detect("uprobe-links")
     if links.works:
         return error

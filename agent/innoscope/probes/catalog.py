@@ -21,10 +21,10 @@ _Positive = Annotated[int, Meta(ge=1)]
 _Bits = Annotated[int, Meta(ge=1, le=64)]
 
 
-class Value(Entry, frozen=True):
+class ProbeValue(Entry, frozen=True):
     """The source of one value in a program: an argument, the result, or a constant.
 
-    ``arg`` is the number of the argument and ``bits`` is its width; ``result`` is the width of the result.
+    ``arg`` is the index of the argument and ``bits`` is its width; ``result`` is the width of the result.
     ``labels`` maps numbers to label values.
     """
 
@@ -36,7 +36,7 @@ class Value(Entry, frozen=True):
     labels: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raise ValueError."""
+        """Raise ValueError if a constraint that the types cannot express is violated."""
         places = (self.arg, self.result, self.label, self.number)
         if sum(place is not None for place in places) != 1:
             raise ValueError("needs exactly one of arg, result, label, is")
@@ -52,17 +52,17 @@ class Value(Entry, frozen=True):
 class ArgumentPlace(Entry, frozen=True):
     """An argument of a function, counted from 0.
 
-    With ``at``, the argument is a pointer, and the value is at this offset.
+    With ``at``, the argument is a pointer, and the value is stored at this offset from it.
     """
 
     arg: Annotated[int, Meta(ge=0, le=5)]
     at: Annotated[int, Meta(ge=0, le=4095)] | None = None
 
 
-class Command(ServerEntry, frozen=True, kw_only=True):
-    """Where the function of the probe ``statement`` receives a command.
+class CommandArguments(ServerEntry, frozen=True, kw_only=True):
+    """The arguments in which the function of the ``statement`` probe receives a command.
 
-    ``text`` and ``length`` locate the text of a query, and ``prepared`` locates the number of the prepared
+    ``text`` and ``length`` locate the text of a query, and ``prepared`` locates the id of the prepared
     statement to execute.
     """
 
@@ -82,20 +82,20 @@ class Site(ServerEntry, frozen=True):
     functions: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     libraries: tuple[str, ...] = field(default=(), name="library")  # prefixes of file names
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, ProbeValue] = field(default_factory=dict)
     feeds: tuple[str, ...] = ()  # metrics in addition to ``Probe.feeds``
     absent: str | None = None  # reason why no function is probed on these servers
     without: str | None = None  # the reason to report if the function is not found
     instead: str | None = None  # an alternative source if the function is absent or not found
-    source: Citation | None = None  # the server's source file, and the versions in which it was read
+    source: Citation | None = None  # the server's source file, and the versions that were checked
 
     def __post_init__(self) -> None:
-        """Check that the site is for servers of one flavour. Raise ValueError."""
+        """Raise ValueError unless the site is for servers of exactly one flavour."""
         if len(self.ranges) != 1:
             raise ValueError("needs a version range of either mysql or mariadb")
 
 
-class Check(Entry, frozen=True):
+class CounterCheck(Entry, frozen=True):
     """A probe metric and the server's own counter of the same event, which must agree."""
 
     metric: str
@@ -113,11 +113,11 @@ class Probe(NamedEntry, frozen=True, kw_only=True):
     values: tuple[str, ...] = ()
     limit: _Positive | None = None
     weight: _Positive = 1
-    check: Check | None = None
+    check: CounterCheck | None = None
     asks: tuple[str, ...] = ()  # probes of possible callers; the program checks whether it runs inside one
 
     def __post_init__(self) -> None:
-        """Fill in the sites' defaults and check their values. Raise ValueError."""
+        """Fill in the sites' defaults. Raise ValueError if a site has a value that the probe lacks."""
         for number, site in enumerate(self.sites):
             if unknown := site.values.keys() - set(self.values):
                 raise ValueError(f"sites[{number}]: value {min(unknown)!r} is not among the probe's")
@@ -142,7 +142,7 @@ class Family(Entry, frozen=True):
     answers: str
 
 
-class Catalog(Entry, frozen=True):
+class ProbeCatalog(Entry, frozen=True):
     """The contents of probes.yaml. ``safe`` maps keys to reasons why no exception can cross a function.
 
     ``known`` contains, for each flavour, the versions whose functions the catalog describes.
@@ -153,7 +153,7 @@ class Catalog(Entry, frozen=True):
     families: dict[str, Family]
     probes: dict[str, Probe]
     safe: dict[str, str]
-    commands: tuple[Command, ...] = ()
+    commands: tuple[CommandArguments, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError if a probe refers to an unknown family or probe, or lacks a reason in ``safe``."""
@@ -172,12 +172,12 @@ class Catalog(Entry, frozen=True):
         """Return whether the catalog describes this version's functions; True if the version is unknown."""
         return not version or version in self.known[flavour]
 
-    def command(self, flavour: str, version: tuple[int, ...]) -> Command | None:
-        """Return where a server's commands are received, or None if it is unknown."""
+    def command(self, flavour: str, version: tuple[int, ...]) -> CommandArguments | None:
+        """Return the arguments in which a server receives commands, or None if they are unknown."""
         return next((command for command in self.commands if command.fits(flavour, version)), None)
 
     def of(self, families: frozenset[str] | None = None) -> list[Probe]:
-        """Return the probes of ``families``; None selects the families that are on by default."""
+        """Return the probes of ``families``. None or an empty set selects the default families."""
         wanted = families or frozenset(name for name, family in self.families.items() if family.default)
         return [probe for probe in self.probes.values() if probe.family in wanted]
 
@@ -190,11 +190,11 @@ class Catalog(Entry, frozen=True):
 
 
 @cache
-def default_catalog() -> Catalog:
+def default_catalog() -> ProbeCatalog:
     """Return the installed catalog."""
     return load(catalog_path("probes.yaml"))
 
 
-def load(path: Path) -> Catalog:
-    """Read and check the catalog. Raise BadFile."""
-    return read_yaml(path, Catalog)
+def load(path: Path) -> ProbeCatalog:
+    """Read and check the catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(path, ProbeCatalog)

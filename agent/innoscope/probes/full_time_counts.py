@@ -12,10 +12,11 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from innoscope.probes.descriptor_kinds import OTHER_FILE
 from innoscope.probes.slots import default_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from innoscope.probes.attachment import MapContents
 
@@ -58,6 +59,14 @@ class _Series:
                 self.total[position] += owed * share.due
                 self._owed[position] = owed * (1 - share.due)
 
+    def absorb(self, other: _Series) -> _Series:
+        """Return this series plus the total of ``other``, which has ended, and all counts owed to it."""
+        both = _Series(len(self.total))
+        owed = other._owed or [0.0] * len(self.total)
+        both.total = [sum(words) for words in zip(self.total, other.total, owed, strict=True)]
+        both._seen, both._owed = self._seen, self._owed
+        return both
+
 
 class Totals:
     """Running totals. They are floats and never decrease. Without duty cycles they are exact.
@@ -84,12 +93,12 @@ class Totals:
 
     @property
     def files(self) -> dict[bytes, list[float]]:
-        """Return the words of the histograms in the map ``files``, by key."""
+        """Return the words of the histograms in the ``files`` map, by key."""
         return {key: series.total for key, series in list(self._files.items())}
 
     @property
     def sites(self) -> dict[bytes, float]:
-        """Return the totals in the map ``sites``, by key."""
+        """Return the totals in the ``sites`` map, by key."""
         return {key: series.total[0] for key, series in list(self._sites.items())}
 
     def add(
@@ -98,7 +107,7 @@ class Totals:
         """Add the increase of all counts since the last call.
 
         ``shares`` contains only metrics of probes on a duty cycle. ``operations`` is its counterpart for the
-        operations of the map ``files``.
+        operations of the ``files`` map.
         """
         slots = default_slots()
         for counter in slots.counters.values():
@@ -113,10 +122,24 @@ class Totals:
                 self._histograms[index].add(contents.histograms[index], share)
         for key, words in contents.files.items():
             self._files.setdefault(key, _Series(len(words))).add(words, operations.get(operation(key)))
+        if contents.deleted:
+            self._files = self._without(contents.deleted)
         for key, words in contents.sites.items():
             self._sites.setdefault(key, _Series(1)).add(words, shares.get("latch_spin_waits"))
 
+    def _without(self, deleted: Iterable[bytes]) -> dict[bytes, _Series]:
+        """Return the series of all files except ``deleted``, whose totals go to the overflow entries.
+
+        The dictionary is a new one, so that other threads see each total exactly once.
+        """
+        files = dict(self._files)
+        for key in deleted:
+            if (series := files.pop(key, None)) is not None:
+                other = OTHER_FILE.to_bytes(4, sys.byteorder) + key[4:8]
+                files[other] = files.get(other, _Series(len(series.total))).absorb(series)
+        return files
+
 
 def operation(key: bytes) -> int:
-    """Return the operation in a key of the map ``files`` (struct file_key)."""
+    """Return the operation in a key of the ``files`` map (struct file_key)."""
     return int.from_bytes(key[4:8], sys.byteorder)

@@ -33,11 +33,12 @@ _TICK_S = 1.0
 _FIRST_TICK_S = 0.1
 #: Minimum seconds over which a rate is computed.
 _ENOUGH_S = 0.05
-#: At each tick, the expected rate falls to no less than this share of its previous value.
+#: Whenever a rate is computed, the expected rate falls to no less than this share of its previous value.
 _MEMORY = 0.85
-#: Minimum length in seconds of a window (the part of a duty cycle in which the probe counts) and of a cycle.
-#: Shorter times would cost the server more, because attaching and detaching also take time.
+#: Minimum length in seconds of a window, the part of a cycle during which the probe counts.
 _WINDOW_S = 0.1
+#: Minimum length in seconds of a cycle. Shorter cycles would cost the server more, because attaching and
+#: detaching also take time.
 _CYCLE_S = 4.0
 #: Minimum seconds per cycle for which a probe is detached, in addition to the duration of the last detach.
 _SPARE_S = 0.2
@@ -45,15 +46,15 @@ _SPARE_S = 0.2
 _MAX_DUTY = 0.95
 #: Seconds until a detached probe is attached for one window, and until a refused probe is tried again.
 _RETRY_S = 60.0
-#: Maximum seconds between two ticks, which normally happen every second. If a tick is overdue, the thread has
-#: died or is stuck in the kernel.
+#: Maximum age in seconds of ``beat_at``, which the thread normally updates at least every second. If it is
+#: older, the thread has died or is stuck in the kernel.
 OVERDUE_S = 5.0
 #: Maximum seconds that ``close`` and ``stop`` wait for the thread.
 _JOIN_S = 5.0
 
 
 class Governor:
-    """Attaches the probes of one attachment, and detaches those that cost too much. Thread-safe.
+    """A controller that attaches an attachment's probes, and detaches those that cost too much. Thread-safe.
 
     The governor fails safe: any exception detaches everything, is stored in ``failures``, and causes a retry.
     An overdue tick has the same effect: ``probes.guard`` compares the clock with ``beat_at``, the time at
@@ -65,7 +66,7 @@ class Governor:
         self.cost = cost
         self.budget = budget
         self.totals = Totals()
-        self.overhead = 0.0  # share of the server's CPUs during the last tick
+        self.overhead = 0.0  # share of the server's CPUs that the probes cost since the previous tick
         self.cpus = usable_cpus(attachment.target.pid)
         self._states = {
             point.name: State(point, cost.of(point.placed.site.at, point.placed.places))
@@ -158,8 +159,8 @@ class Governor:
     def check(self, now: float) -> bool:
         """Return whether all probes must be detached now.
 
-        Also restart a dead thread, which then starts with the pause after a failure. The guard calls this
-        method. It takes no lock, because a hanging thread may hold one.
+        Also restart a dead thread; after a failure, the new thread begins with the pause. The guard calls
+        this method. It takes no lock, because a hanging thread may hold one.
         """
         if self._stop.is_set():
             return False
@@ -170,12 +171,12 @@ class Governor:
         return self.failures.why is not None and self.attachment.attached
 
     def refresh(self) -> None:
-        """Update the totals now, for readers that need numbers newer than the last tick."""
+        """Update the totals now, for readers that need values newer than the last tick."""
         with self._lock:
             self._account(self.attachment.read(), time.monotonic())
 
     def report(self) -> list[ProbeReport]:
-        """Return a report on each probe of the chosen families, whether it is attached or not."""
+        """Return a report on each probe of the attachment, including those whose function was not found."""
         with self._lock:
             reports = [
                 report_of(state, budget=self.budget, cpus=self.cpus, failures=self.failures)
@@ -392,7 +393,7 @@ class Governor:
 
 
 def usable_cpus(pid: int) -> float:
-    """Return the number of CPUs that the process may use according to its affinity."""
+    """Return the number of CPUs in the process's affinity mask, or of all CPUs if the mask is unknown."""
     try:
         return float(len(os.sched_getaffinity(pid)))
     except OSError:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-#: Seconds before the first retry. The pause doubles after each further failure, up to the maximum.
+#: Seconds before the first retry. The pause doubles after each further failure.
 FIRST_PAUSE_S: Final = 60.0
+#: Maximum seconds before a retry.
 MAX_PAUSE_S: Final = 3600.0
 
 
@@ -21,7 +22,10 @@ class Failures:
         self._retry_at: float | None = None
 
     def add(self, why: str, *, temporary: bool) -> None:
-        """Record a failure. A long time without failures resets the pause."""
+        """Record a failure. Plan a retry only if it is ``temporary``.
+
+        More than ``2 * MAX_PAUSE_S`` seconds without failures reset the pause.
+        """
         now = time.monotonic()
         if now - self._at > 2 * MAX_PAUSE_S:
             self._pause = FIRST_PAUSE_S

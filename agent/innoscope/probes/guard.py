@@ -11,7 +11,8 @@ from typing import Final, Protocol
 _LOG = logging.getLogger(__name__)
 
 PERIOD_S: Final = 0.5
-#: After this many failures to detach, the process aborts: the kernel then detaches its probes.
+#: After this many failed attempts in a row to detach the probes of a governor, the process aborts, so that
+#: the kernel detaches all its probes.
 _MAX_FAILURES: Final = 3
 
 
@@ -22,7 +23,7 @@ class Attached(Protocol):
         """Detach everything and keep it detached."""
 
 
-class Governor(Protocol):
+class GuardedGovernor(Protocol):
     """The part of a governor that the guard uses."""
 
     @property
@@ -34,21 +35,27 @@ class Governor(Protocol):
 
 
 class Guard:
-    """The watchdog, which takes no lock that a governor may hold. Its thread last ran at ``beat_at``."""
+    """The watchdog, which takes no lock that a governor may hold."""
 
     def __init__(self) -> None:
-        self.beat_at = time.monotonic()
+        self._beat_at = time.monotonic()  # when the thread last ran
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._watched: dict[int, Governor] = {}  # by id()
+        self._watched: dict[int, GuardedGovernor] = {}  # by id()
         self._failures: dict[int, int] = {}
         self._detaching: dict[int, threading.Thread] = {}
 
-    def watch(self, governor: Governor) -> None:
+    def watch(self, governor: GuardedGovernor) -> None:
         """Start watching a governor."""
         with self._lock:
+            if not self._watched:
+                self._beat_at = time.monotonic()
             self._watched[id(governor)] = governor
         self.ensure_running()
+
+    def silent_s(self) -> float:
+        """Return the seconds since the thread last ran; 0 if it has nothing to watch."""
+        return time.monotonic() - self._beat_at if self._watched else 0.0
 
     def ensure_running(self) -> None:
         """Start the thread unless it is alive. Governors call this at each tick."""
@@ -57,8 +64,8 @@ class Guard:
                 self._thread = threading.Thread(target=self._run, name="guard", daemon=True)
                 self._thread.start()
 
-    def unwatch(self, governor: Governor) -> None:
-        """Stop watching a governor, which then detaches its probes itself."""
+    def unwatch(self, governor: GuardedGovernor) -> None:
+        """Stop watching a governor. From then on, the governor itself must detach its probes."""
         with self._lock:
             for known in (self._watched, self._failures, self._detaching):
                 known.pop(id(governor), None)
@@ -66,7 +73,7 @@ class Guard:
     def _run(self) -> None:
         while True:
             time.sleep(PERIOD_S)
-            self.beat_at = time.monotonic()
+            self._beat_at = time.monotonic()
             with self._lock:
                 watched = list(self._watched.items())
             for key, governor in watched:
@@ -76,7 +83,7 @@ class Guard:
                 except BaseException as error:  # includes panics of the Rust core; continue with the others
                     _LOG.critical("probe guard failed", extra={"error": repr(error)})
 
-    def _start_detaching(self, key: int, governor: Governor) -> None:
+    def _start_detaching(self, key: int, governor: GuardedGovernor) -> None:
         """Detach in a separate thread: the kernel may block it, and other governors must still be watched."""
         before = self._detaching.get(key)
         if before is not None and before.is_alive():
@@ -89,7 +96,7 @@ class Guard:
         else:
             self._detaching[key] = thread
 
-    def _detach(self, key: int, governor: Governor) -> None:
+    def _detach(self, key: int, governor: GuardedGovernor) -> None:
         try:
             governor.attachment.disable()
         except BaseException as error:
@@ -106,3 +113,4 @@ _GUARD: Final = Guard()
 watch = _GUARD.watch
 ensure_running = _GUARD.ensure_running
 unwatch = _GUARD.unwatch
+silent_s = _GUARD.silent_s

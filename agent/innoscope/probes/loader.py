@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights
 from innoscope.probes import build_cache
-from innoscope.target.native_errors import Failure, failure
+from innoscope.target.native_errors import NativeFailure, failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,8 @@ class Loaded:
 def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) -> Loaded:
     """Compile ``programs`` unless they are cached, and load them as uprobe programs, with their maps.
 
-    Raise BccMissing, NoRights (CAP_BPF and CAP_PERFMON, or root) or KernelUnable
-    with the message of the compiler or verifier.
+    Raise BccMissing if bcc is not installed, NoRights without CAP_BPF and CAP_PERFMON (or root), or
+    KernelUnable with the message of the compiler or verifier if one of them rejects the programs.
     """
     try:
         return load(build_cache.compile_cached(text, programs, maps))
@@ -46,7 +46,11 @@ def compile_and_load(text: str, programs: Sequence[str], maps: Sequence[str]) ->
 
 
 def load(compiled: Compiled) -> Loaded:
-    """Load compiled programs and their maps. Raise NoRights or KernelUnable."""
+    """Load compiled programs and their maps.
+
+    Raise NoRights if we lack the privileges, or KernelUnable if the kernel rejects the programs or maps for
+    another reason.
+    """
     loaded = Loaded()
     try:
         for one in compiled.maps:
@@ -65,7 +69,7 @@ def load(compiled: Compiled) -> Loaded:
     return loaded
 
 
-def _explain(found: Failure) -> InnoscopeError:
+def _explain(found: NativeFailure) -> InnoscopeError:
     if found.kind == "rights":
         return NoRights(f"cannot load probes: permission denied: {found.detail}", remedy="run it as root")
     return KernelUnable(f"cannot load the probes: {found.detail}", remedy="innoscope doctor")

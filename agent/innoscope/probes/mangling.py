@@ -41,6 +41,11 @@ def is_copy(symbol: str, symbols: Iterable[str]) -> bool:
     return any(symbol.startswith(one) and _COPY.fullmatch(symbol, len(one)) for one in symbols)
 
 
-def is_partial(symbol: str) -> bool:
-    """Return whether the arguments may differ from the source: .isra changes them; .part is a fragment."""
-    return ".isra." in symbol or ".part." in symbol
+def is_part(symbol: str) -> bool:
+    """Return whether the symbol is the part of a function that the compiler did not inline."""
+    return ".part." in symbol
+
+
+def has_other_arguments(symbol: str) -> bool:
+    """Return whether the arguments may differ from the source. ``.isra`` clones have other parameters."""
+    return is_part(symbol) or ".isra." in symbol

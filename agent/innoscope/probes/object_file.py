@@ -1,4 +1,4 @@
-"""Define the format of compiled BPF code and its maps, and serialize it."""
+"""Define the format of requests to bcc_worker and of its replies: compiled BPF code and its maps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BYTES: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MapShape:
     """A map as in /proc/self/fdinfo. ``kind`` is a value of enum bpf_map_type; sizes are in bytes."""
 
     name: str
@@ -28,12 +28,27 @@ class Shape:
     flags: int
 
 
+class CompileRequest(Entry, frozen=True):
+    """C code, and the names of the programs and maps to return from it."""
+
+    text: str
+    programs: list[str]
+    maps: list[str]
+
+
+class CompileFailure(Entry, frozen=True):
+    """The reason why a request failed. ``kind`` is ``missing`` (no bcc), ``rights`` or ``failed``."""
+
+    error: str
+    kind: str
+
+
 class _File(Entry, frozen=True):
     """The serialized form. A file with another ``format`` was written by another version of Innoscope."""
 
     format: Literal[1]
     programs: dict[str, bytes]
-    maps: tuple[Shape, ...]
+    maps: tuple[MapShape, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +56,7 @@ class Compiled:
     """Compiled programs: arrays of struct bpf_insn, which refer to a map by its index in ``maps``."""
 
     programs: Mapping[str, bytes]
-    maps: tuple[Shape, ...]
+    maps: tuple[MapShape, ...]
 
     def pack(self) -> bytes:
         """Return the serialized form, for ``unpack``."""
@@ -50,7 +65,7 @@ class Compiled:
 
     @classmethod
     def unpack(cls, data: bytes) -> Compiled:
-        """Parse the output of ``pack``. Raise ValueError for malformed data or another version."""
+        """Parse the output of ``pack``. Raise ValueError if it is malformed or of another version."""
         try:
             text = zlib.decompressobj().decompress(data, _MAX_BYTES)
             file = decode_json(text, _File, "the compiled programs")

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from innoscope.probes.state import State
 
 
-@dataclass(slots=True)  # not frozen, for speed: a scrape creates thirty per server
+@dataclass(slots=True)  # not frozen, for speed: a scrape creates dozens per server
 class ProbeReport:
-    """The status of one probe. ``reason`` says why it is not attached; ``note`` says what it omits."""
+    """The status of one probe. ``reason`` is why it is not attached; ``note`` is what its counts omit."""
 
     probe: str
     family: str

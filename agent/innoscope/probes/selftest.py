@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 #: Minimum number of events for a comparison.
 ENOUGH: Final = 200
-#: A probe under-counts if it counts less than this share of the events. Timing alone explains only a far
-#: smaller difference.
+#: A probe under-counts if it counts less than this share of the events. The two counts are read one after the
+#: other while the server is working, but that explains only a far smaller difference.
 FLOOR: Final = 0.9
 
 
@@ -30,7 +30,7 @@ class _Baseline:
 
 
 class SelfTest:
-    """Compares the metrics of probes that have a ``check`` in the catalog with the server's counters."""
+    """A comparison of the metrics of probes that have a ``check`` with the server's own counters."""
 
     def __init__(self, probes: Iterable[Probe]) -> None:
         self._checks = {probe.name: probe.check for probe in probes if probe.check}

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from innoscope.common.metrics_file import Declaration
 
-#: Metrics that have their own maps, or are not counted in the kernel.
+#: Metrics that are computed from the maps ``sites`` and ``files``.
 _ELSEWHERE = frozenset({"latch_spin_waits", "fsync_seconds", "read_seconds"})
 
 
@@ -43,12 +43,12 @@ class Slots:
 
     @property
     def counter_count(self) -> int:
-        """Return the number of entries of the map ``counters``."""
+        """Return the number of entries of the ``counters`` map."""
         return sum(slot.count for slot in self.counters.values())
 
     @property
     def histogram_count(self) -> int:
-        """Return the number of entries of the map ``histograms``, without the calibration entry."""
+        """Return the number of entries of the ``histograms`` map, without the calibration entry."""
         return sum(slot.count for slot in self.histograms.values())
 
 

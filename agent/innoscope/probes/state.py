@@ -16,7 +16,7 @@ _DETACH_S = 0.2
 
 @dataclass(slots=True)
 class State:
-    """The state of one probe: its hits, cost, duty and duty cycle."""
+    """The hits, the cost and the duty cycle of one probe."""
 
     point: Point
     hit_cost: float

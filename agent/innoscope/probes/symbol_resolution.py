@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from innoscope import _native
 from innoscope._native import Function
 from innoscope.common.cache import Cache, cache_key
+from innoscope.common.errors import BadFile
+from innoscope.common.typed import decode_json, encode_json
 from innoscope.probes.catalog import default_catalog
-from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
+from innoscope.probes.mangling import is_copy, is_part, is_symbol_of, symbol_prefixes
 from innoscope.target.native_errors import failure, reading_files
-from innoscope.target.symbols.advice import remedy
+from innoscope.target.symbols.advice import COMPLETE, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,14 +27,19 @@ if TYPE_CHECKING:
 #: Cached search results. Each file needs two entries.
 _CACHE: Final = Cache("places", 128)
 
+T = TypeVar("T")
+#: The fields of a Function, for the cache.
+_Fields: TypeAlias = tuple[str, int, int, int, bool]
+_Counts: TypeAlias = list[int] | None
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A probe and all copies of its function. ``note`` states what the probe's numbers omit."""
+    """A probe and all copies of its function. ``note`` states what the probe's counts omit."""
 
     probe: Probe
     site: Site
-    path: str  # a path under which the mapped file can be opened
+    path: str  # path at which the mapped file can be opened
     places: tuple[Function, ...]
     note: str | None = None
 
@@ -42,8 +50,8 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A probe whose function was not found: the reason, the remedy, and an alternative source."""
+class MissingProbe:
+    """A probe without a function to probe on this server: the reason, a remedy, and an alternative source."""
 
     probe: Probe
     reason: str
@@ -55,11 +63,11 @@ class Missing:
 class Placement:
     """The probes of one server, found or missing. ``build_id`` identifies the executable.
 
-    ``problem`` says why a better source of symbols could not be used.
+    ``problem`` is the reason why a better source of symbols could not be used.
     """
 
     placed: tuple[Placed, ...]
-    missing: tuple[Missing, ...]
+    missing: tuple[MissingProbe, ...]
     build_id: str | None
     symbols_from: str
     problem: str | None = None
@@ -76,7 +84,7 @@ def place(target: Target, probes: Iterable[Probe]) -> Placement:
         files = _Files(target.pid, [site for _, site in sites if site is not None])
         found = [_place_one(target, probe, site, files) for probe, site in sites]
         placed = _without_dead_copies([each for each in found if isinstance(each, Placed)], files)
-    missing = [each for each in (*found, *placed) if isinstance(each, Missing)]
+    missing = [each for each in (*found, *placed) if isinstance(each, MissingProbe)]
     return Placement(
         placed=tuple(each for each in placed if isinstance(each, Placed)),
         missing=tuple(missing),
@@ -102,7 +110,7 @@ class _Files:
     def places(self, site: Site) -> tuple[_native.CodeFile, tuple[Function, ...]]:
         """Return the site's file and all copies of its functions, without duplicate addresses.
 
-        If the site lists several libraries, the first one that has the functions is used. Raise NativeError
+        If the site lists several libraries, the first one that contains a function is used. Raise NativeError
         (elf) if none of the libraries is mapped.
         """
         if not site.libraries:
@@ -130,7 +138,9 @@ class _Files:
             libraries = (each.libraries or (_MAIN,) for each in self._sites)
             sites = zip(self._sites, libraries, strict=True)
             names = sorted({text for each, files in sites if name in files for text in _prefixes(each)})
-            found = _cached(file, names, lambda: [_fields(each) for each in file.functions(names)])
+            found = _cached(
+                file, names, list[_Fields], lambda: [_fields(each) for each in file.functions(names)]
+            )
             self._found[name] = [Function(*each) for each in found]
         own = [
             place
@@ -140,13 +150,13 @@ class _Files:
         return tuple({place.address: place for place in reversed(own)}.values())[::-1]
 
 
-def _fields(function: Function) -> tuple[str, int, int, int, bool]:
+def _fields(function: Function) -> _Fields:
     """Return the fields of a Function as a tuple, for the cache."""
     return function.symbol, function.address, function.size, function.offset, function.stepped
 
 
-def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> Any:
-    """Return the result of a search in a file, from the cache if possible.
+def _cached(file: _native.CodeFile, query: Any, kind: Any, search: Callable[[], T]) -> T:
+    """Return the result of ``search``, which has the type ``kind``, from the cache if possible.
 
     Results from a symbol pack are not cached, because the pack may be replaced while the file stays the same.
     """
@@ -159,9 +169,11 @@ def _cached(file: _native.CodeFile, query: Any, search: Callable[[], Any]) -> An
     identity = (file.build_id, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     key = cache_key(json.dumps((identity, file.symbols_from, query)))
     if (cached := _CACHE.read(key)) is not None:
-        return json.loads(cached)
+        with suppress(BadFile):  # written by another build of this version
+            known: T = decode_json(cached, kind, "the cached result")
+            return known
     found = search()
-    _CACHE.write(key, json.dumps(found).encode())
+    _CACHE.write(key, encode_json(found))
     return found
 
 
@@ -172,21 +184,21 @@ def _prefixes(site: Site) -> Iterable[str]:
         yield from symbol_prefixes(function)
 
 
-def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | Missing:
+def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -> Placed | MissingProbe:
     if site is None:
-        return Missing(probe, f"no function is known for {target.flavour} {target.version_text}")
+        return MissingProbe(probe, f"no function is known for {target.flavour} {target.version_text}")
     if site.absent:
-        return Missing(probe, site.absent, instead=site.instead)
+        return MissingProbe(probe, site.absent, instead=site.instead)
     if not site.libraries and not default_catalog().knows(target.flavour, target.version):
         reason = f"the catalog does not know {target.flavour} {target.version_text}: its functions may differ"
-        return Missing(probe, reason)
+        return MissingProbe(probe, reason)
     try:
         file, places = files.places(site)
     except _native.NativeError as error:
         found = failure(error)
         if found.kind != "elf":
             raise
-        return Missing(probe, found.detail)
+        return MissingProbe(probe, found.detail)
     if not places:
         return _not_found(target, probe, site, file)
     note = "counts only some of the calls: the rest is inlined" if _only_parts(places) else None
@@ -194,17 +206,17 @@ def _place_one(target: Target, probe: Probe, site: Site | None, files: _Files) -
 
 
 def _only_parts(places: Sequence[Function]) -> bool:
-    return all(is_partial(place.symbol) for place in places)
+    return all(is_part(place.symbol) for place in places)
 
 
-def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile) -> Missing:
+def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile) -> MissingProbe:
     names = ", ".join((*site.functions, *site.symbols))
     if site.without:
-        return Missing(probe, site.without, instead=site.instead)
-    if file.symbols_from in {"symtab", "debug-file", "symbol-pack"}:
-        return Missing(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
+        return MissingProbe(probe, site.without, instead=site.instead)
+    if file.symbols_from in COMPLETE:
+        return MissingProbe(probe, f"{names}: not in this build (inlined or removed)", instead=site.instead)
 
-    return Missing(
+    return MissingProbe(
         probe,
         f"{names}: the name is not exported, and this build is stripped",
         remedy=remedy(target),
@@ -212,26 +224,26 @@ def _not_found(target: Target, probe: Probe, site: Site, file: _native.CodeFile)
     )
 
 
-def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | Missing]:
+def _without_dead_copies(placed: Sequence[Placed], files: _Files) -> list[Placed | MissingProbe]:
     """Remove dead copies: link-time optimization left their symbols, but nothing calls them.
 
-    A probe whose function has no live copy becomes Missing.
+    A probe whose function has no live copy becomes MissingProbe.
     """
     own = [place for each in placed if not each.site.libraries for place in each.places]
     bodies = [(place.address, place.size) for place in own]
-    counts = _cached(files.main, bodies, lambda: files.main.references(own))
+    counts = _cached(files.main, bodies, _Counts, lambda: files.main.references(own))
     if counts is None:
         return list(placed)
     dead = {place.address for place, count in zip(own, counts, strict=True) if not count}
     return [each if each.site.libraries else _without_dead(each, dead) for each in placed]
 
 
-def _without_dead(placed: Placed, dead: set[int]) -> Placed | Missing:
+def _without_dead(placed: Placed, dead: set[int]) -> Placed | MissingProbe:
     alive = tuple(place for place in placed.places if place.address not in dead)
     if alive:
         return Placed(placed.probe, placed.site, placed.path, alive, placed.note)
     names = ", ".join(place.symbol for place in placed.places)
-    return Missing(
+    return MissingProbe(
         placed.probe,
         f"{names}: a dead copy that nothing calls (link-time optimization)",
         instead=placed.site.instead,

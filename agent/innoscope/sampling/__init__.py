@@ -1,1 +1,1 @@
-"""Take stack snapshots without stopping the server; classify, fold and render them."""
+"""Take stack snapshots, by default without stopping any thread; classify, fold and render them."""

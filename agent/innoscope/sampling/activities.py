@@ -26,7 +26,7 @@ class Activity(Entry, frozen=True):
     stacks: Annotated[tuple[_Patterns, ...], Meta(min_length=1)]
 
 
-class File(Entry, frozen=True):
+class ActivitiesFile(Entry, frozen=True):
     """The contents of activities.yaml."""
 
     version: Literal[1]
@@ -40,8 +40,8 @@ def default_activities() -> dict[str, Activity]:
 
 
 def load(path: Path | None = None) -> dict[str, Activity]:
-    """Return the activities in the file, by default the installed catalog. Raise BadFile."""
-    return read_yaml(path or catalog_path("activities.yaml"), File).activities
+    """Return the activities in the file, by default the installed catalog. Raise BadFile if it is invalid."""
+    return read_yaml(path or catalog_path("activities.yaml"), ActivitiesFile).activities
 
 
 @cache

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: Kinds of files, as named in waits.yaml and in JSON output.
+#: Kinds of files, as named in waits.yaml.
 KINDS: Final = frozenset({
     "data", "redo", "binlog", "relaylog", "doublewrite", "undo", "temporary", "frm",
     "socket", "pipe", "eventpoll", "other",
@@ -42,7 +41,7 @@ def _table(text: str) -> dict[int, str]:
 _TABLES: Final = {"x86_64": _table(_X86_64), "aarch64": _table(_AARCH64)}
 #: All system call names that a rule may use.
 SYSCALLS: Final = frozenset(name for table in _TABLES.values() for name in table.values())
-#: Calls whose first argument is the descriptor of the file that the thread is waiting for.
+#: Calls whose first argument is the descriptor of the file (or io_uring) that the thread is waiting for.
 _ON_A_FILE: Final = frozenset({
     "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2",
     "fsync", "fdatasync", "ftruncate", "fallocate", "sync_file_range", "io_uring_enter",
@@ -55,11 +54,11 @@ def syscall_names(machine: str | None = None) -> dict[int, str]:
 
 
 def file_calls(machine: str | None = None) -> frozenset[int]:
-    """Return the numbers of the system calls on files, whose first argument is a file descriptor."""
+    """Return the numbers of the system calls whose first argument is the descriptor of the awaited file."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in _ON_A_FILE)
 
 
-# The first match wins. Patterns match the whole path.
+# Kinds of files, with patterns that match the whole path. The first match wins.
 _PATTERNS: Final = (
     ("socket", r"socket:\[.*"),
     ("pipe", r"pipe:\[.*"),
@@ -90,7 +89,7 @@ def kinds(pid: int, descriptors: Iterable[int], proc: str = "/proc") -> dict[int
     found = {}
     for number in set(descriptors):
         try:
-            found[number] = kind_of(str(Path(f"{proc}/{pid}/fd/{number}").readlink()))
+            found[number] = kind_of(os.readlink(f"{proc}/{pid}/fd/{number}"))  # noqa: PTH115
         except OSError:
             continue
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from innoscope import _native
 from innoscope.sampling import descriptors, fitted_program
-from innoscope.sampling.classify import Classifier, default_classifier
+from innoscope.sampling.classify import WaitClassifier, default_classifier
 from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.model import Snapshot, Thread, Trust
 from innoscope.target.discover import still_same
@@ -30,7 +30,7 @@ _STOPPED = frozenset("Tt")  # state letters of /proc/PID/stat
 
 
 class NativeProcess(Protocol):
-    """The part of ``_native.Process`` that the engine needs."""
+    """The part of ``_native.Process`` that ``Engine`` needs."""
 
     method: str
 
@@ -48,11 +48,11 @@ class NativeProcess(Protocol):
 
 
 class Engine:
-    """Takes snapshots of one server. Not thread-safe.
+    """A source of snapshots of one server. Not thread-safe.
 
     One snapshot copies at most ``most_bytes`` of stacks. Beyond this limit, stacks are truncated; the
     affected threads differ between snapshots. ``debug_files`` maps build-ids to downloaded debug files.
-    ``debug_dirs`` are searched before /usr/lib/debug. Raises only InnoscopeError.
+    ``debug_dirs`` are searched before /usr/lib/debug. All errors are raised as InnoscopeError.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class Engine:
         self._set_up(target, process, default_classifier())
 
     @classmethod
-    def of(cls, target: Target, process: NativeProcess, classifier: Classifier) -> Engine:
+    def of(cls, target: Target, process: NativeProcess, classifier: WaitClassifier) -> Engine:
         """Return an engine for a process that is not live, for tests and replays."""
         engine = cls.__new__(cls)
         engine._set_up(target, process, classifier)
         return engine
 
-    def _set_up(self, target: Target, process: NativeProcess, classifier: Classifier) -> None:
+    def _set_up(self, target: Target, process: NativeProcess, classifier: WaitClassifier) -> None:
         self.target = target
         self._process = process
         self._classifier = classifier
@@ -114,7 +114,7 @@ class Engine:
         return self._process.run_counts(tids)
 
     def copied_run_counts(self, tids: Sequence[int]) -> dict[int, int]:
-        """Return the run counts when the last snapshot copied the threads, if they were off the CPU then.
+        """Return each thread's run count as of its copy in the last snapshot, except for threads on a CPU.
 
         A thread with the same count before or after the snapshot did not run in between.
         """
@@ -141,7 +141,11 @@ class Engine:
         return still_same(self.target)
 
     def _threads(self, snapshot: RawSnapshot) -> tuple[Thread, ...]:
-        """Return the classified threads. An unchanged thread is the same object as in the last snapshot."""
+        """Return the classified threads. An unchanged thread is the same object as in the last snapshot.
+
+        A thread in a system call on a file that is not a socket is always a new object, because its
+        descriptor may refer to another file than in the last snapshot.
+        """
         last = self._last
         raw_threads = snapshot.threads
         kinds = self._kinds(raw_threads)
@@ -158,7 +162,7 @@ class Engine:
         return tuple(fresh.values())
 
     def _kinds(self, raw_threads: Sequence[RawThread]) -> dict[int, str]:
-        """Return ``{descriptor: kind}`` of the files that threads are reading, writing or syncing."""
+        """Return ``{descriptor: kind}`` of the files that threads are accessing in a system call."""
         wanted = {raw.argument for raw in raw_threads if raw.syscall in self._file_calls}
         return descriptors.kinds(self.target.pid, wanted) if wanted else {}
 
@@ -190,7 +194,7 @@ class Engine:
         )
 
     def _notes(self, snapshot: RawSnapshot) -> tuple[str, ...]:
-        """Return the Rust core's notes on degraded results, and a note on missing function names."""
+        """Return the Rust core's notes, and notes on a stopped server and on missing function names."""
         notes = [*snapshot.notes]
         if all(raw.state in _STOPPED for raw in snapshot.threads):
             notes.append(
@@ -204,7 +208,9 @@ class Engine:
 def attach_queries(snapshot: Snapshot, queries: Mapping[int, Query]) -> Snapshot:
     """Return the snapshot with each thread's query attached. The keys of ``queries`` are ``ns_tid`` ids."""
     threads = tuple(
-        replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
-        for thread in snapshot.threads
+        [
+            replace(thread, query=queries[thread.ns_tid]) if thread.ns_tid in queries else thread
+            for thread in snapshot.threads
+        ]
     )
     return replace(snapshot, threads=threads)

@@ -22,8 +22,9 @@ Key: TypeAlias = tuple[str, tuple[str, ...]]
 DOUBTFUL: Final = (Trust.INFERRED, Trust.STALE, Trust.TORN, Trust.TRUNCATED, Trust.INCOMPLETE)
 #: Shown instead of a latch's name if the latch is unknown.
 UNKNOWN_LATCH: Final = "an unknown latch"
-#: Maximum number of distinct statements and thread ids stored per group.
+#: Maximum number of distinct statements stored per stack.
 MAX_QUERIES: Final = 1_000
+#: Maximum number of distinct thread ids stored per stack.
 MAX_TIDS: Final = 10_000
 
 
@@ -48,7 +49,7 @@ class Unit:
 
     @property
     def title(self) -> str:
-        """Return the heading of a column of numbers."""
+        """Return the heading of a column of counts."""
         return self.heading or self.name
 
     def show(self, count: int) -> str:
@@ -60,12 +61,12 @@ THREADS: Final = Unit("threads", SampleType("threads", "count"))
 
 
 @dataclass(slots=True)
-class Group:
+class FoldedGroup:
     """Threads with the same stack, wait class, latch or id.
 
-    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` has the first thread's frames,
-    innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a group by
-    thread, ``thread`` is the thread's last record. ``latch`` is set only in a group by latch.
+    ``count`` is the sum over all snapshots, in the report's unit. ``frames`` contains the first thread's
+    frames, innermost first. A group by wait class or latch has no frames; its stacks are in ``parts``. In a
+    group by thread, ``thread`` is the thread's last record. ``latch`` is set only in a group by latch.
     """
 
     wait: str
@@ -74,7 +75,7 @@ class Group:
     trust: Counter[Trust] = field(default_factory=Counter)
     tids: dict[int, None] = field(default_factory=dict)
     queries: Counter[str] = field(default_factory=Counter)
-    parts: list[Group] = field(default_factory=list)
+    parts: list[FoldedGroup] = field(default_factory=list)
     thread: Thread | None = None
     latch: str = ""
 
@@ -97,7 +98,7 @@ class Group:
         if text and (text in self.queries or len(self.queries) < MAX_QUERIES):
             self.queries[text] += 1
 
-    def absorb(self, other: Group) -> None:
+    def absorb(self, other: FoldedGroup) -> None:
         """Add the counts of another group to this one."""
         self.count += other.count
         self.trust += other.trust
@@ -106,11 +107,11 @@ class Group:
 
 
 class Fold:
-    """Folds snapshots. Two stacks are equal if their functions and their wait classes are equal."""
+    """The folded threads of snapshots. Two stacks are equal if their functions and wait classes are equal."""
 
     def __init__(self) -> None:
-        self._stacks: dict[Key, Group] = {}
-        self._threads: dict[int, dict[Key, Group]] = {}
+        self._stacks: dict[Key, FoldedGroup] = {}
+        self._threads: dict[int, dict[Key, FoldedGroup]] = {}
         self._last: dict[int, Thread] = {}
 
     def add(self, snapshot: Snapshot) -> None:
@@ -134,41 +135,41 @@ class Fold:
         """Count ``number`` threads with this stack. Their ids are unknown."""
         group = self._stacks.get((wait, labels))
         if group is None:
-            group = self._stacks[wait, labels] = Group(wait, frames)
+            group = self._stacks[wait, labels] = FoldedGroup(wait, frames)
         group.count += number
         group.trust[trust] += number
 
-    def by_stack(self) -> list[Group]:
+    def by_stack(self) -> list[FoldedGroup]:
         """Return one group per stack and wait class, largest first."""
         return most_first(self._stacks.values())
 
-    def by_wait(self) -> list[Group]:
+    def by_wait(self) -> list[FoldedGroup]:
         """Return one group per wait class, largest first, with its stacks in ``parts``."""
-        waits: dict[str, Group] = {}
+        waits: dict[str, FoldedGroup] = {}
         for group in self.by_stack():
-            whole = waits.setdefault(group.wait, Group(group.wait))
+            whole = waits.setdefault(group.wait, FoldedGroup(group.wait))
             whole.absorb(group)
             whole.parts.append(group)
         return most_first(waits.values())
 
-    def by_latch(self) -> list[Group]:
+    def by_latch(self) -> list[FoldedGroup]:
         """Return one group per latch with waiting threads, largest first, with its stacks in ``parts``."""
-        latches: dict[str, Group] = {}
+        latches: dict[str, FoldedGroup] = {}
         for group in self.by_stack():
             if group.wait in LATCH_WAITS:
                 latch = named(_labels(group.frames)) or UNKNOWN_LATCH
-                whole = latches.setdefault(latch, Group(group.wait, latch=latch))
+                whole = latches.setdefault(latch, FoldedGroup(group.wait, latch=latch))
                 whole.absorb(group)
                 whole.parts.append(group)
         return most_first(latches.values())
 
-    def by_thread(self) -> list[Group]:
+    def by_thread(self) -> list[FoldedGroup]:
         """Return one group per thread, sorted by thread id, with the thread's stacks in ``parts``."""
         found = []
         for tid in sorted(self._threads):
             parts = most_first(self._threads[tid].values())
             thread = self._last[tid]
-            whole = Group(thread.wait, thread.frames, thread=thread, tids={tid: None}, parts=parts)
+            whole = FoldedGroup(thread.wait, thread.frames, thread=thread, tids={tid: None}, parts=parts)
             for part in parts:
                 whole.count += part.count
                 whole.trust += part.trust
@@ -176,7 +177,7 @@ class Fold:
             found.append(whole)
         return found
 
-    def groups(self, by: str) -> list[Group]:
+    def groups(self, by: str) -> list[FoldedGroup]:
         """Return the groups by ``stack``, ``wait``, ``latch`` or ``thread``."""
         found = {
             "stack": self.by_stack,
@@ -203,21 +204,21 @@ def _labels(frames: Iterable[Frame]) -> tuple[str, ...]:
     return tuple([frame.label for frame in frames])
 
 
-def _into(groups: dict[Key, Group], key: Key, thread: Thread, number: int) -> None:
+def _into(groups: dict[Key, FoldedGroup], key: Key, thread: Thread, number: int) -> None:
     group = groups.get(key)
     if group is None:
-        group = groups[key] = Group(thread.wait, thread.frames)
+        group = groups[key] = FoldedGroup(thread.wait, thread.frames)
     group.add(thread, number)
 
 
-def most_first(groups: Iterable[Group]) -> list[Group]:
+def most_first(groups: Iterable[FoldedGroup]) -> list[FoldedGroup]:
     """Return the groups in display order, largest first."""
     return sorted(
         groups, key=lambda group: (-group.count, group.wait, [frame.label for frame in group.frames])
     )
 
 
-def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
+def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[FoldedGroup]:
     """Return the groups of all threads of all snapshots. ``by`` is stack, wait, latch or thread."""
     total = Fold()
     for snapshot in snapshots:
@@ -226,7 +227,7 @@ def fold(snapshots: Iterable[Snapshot], by: str = "stack") -> list[Group]:
 
 
 class Filter:
-    """Selects threads by their wait class and by a regular expression."""
+    """A selection of threads by wait class and by a regular expression."""
 
     def __init__(self, waits: Collection[str] = (), grep: str | None = None) -> None:
         self._waits = frozenset(waits)
@@ -260,8 +261,8 @@ class Filter:
         return replace(snapshot, threads=tuple(filter(self.keeps, snapshot.threads)))
 
 
-class Report:
-    """The results of snapshots: totals over all threads, and the folded threads that passed the filter.
+class StackReport:
+    """A report on snapshots or a profile: totals, and the folded threads that passed the filter.
 
     ``headline``, if not empty, replaces the usual headline.
     """
@@ -287,7 +288,7 @@ class Report:
     def count(
         self, wait: str, trust: Trust, labels: tuple[str, ...], frames: tuple[Frame, ...], number: int
     ) -> None:
-        """Count ``number`` threads that were folded earlier, from snapshots that are no longer stored."""
+        """Count ``number`` threads that were folded earlier, without applying the filter."""
         self.fold.count(wait, trust, labels, frames, number)
         self.threads += number
         self.shown += number

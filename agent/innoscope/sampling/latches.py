@@ -36,7 +36,7 @@ class Latch(Entry, frozen=True):
     kind: Literal["rw_lock", "mutex"] | None = None
 
 
-class File(Entry, frozen=True):
+class LatchesFile(Entry, frozen=True):
     """The contents of latches.yaml."""
 
     version: Literal[1]
@@ -50,8 +50,8 @@ def default_latches() -> tuple[Latch, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Latch, ...]:
-    """Return the latches in the file, by default the installed catalog. Raise BadFile."""
-    return read_yaml(path or catalog_path("latches.yaml"), File).latches
+    """Return the latches in the file, by default the installed catalog. Raise BadFile if it is invalid."""
+    return read_yaml(path or catalog_path("latches.yaml"), LatchesFile).latches
 
 
 @cache

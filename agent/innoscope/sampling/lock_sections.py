@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _SECTION_DEPTH: Final = 4
 #: Maximum number of functions in a displayed call path.
 _MAX_SHOWN: Final = 4
-#: Functions that are on every server thread's stack, and therefore do not identify a section.
+#: Functions that are on the stacks of most threads, and therefore do not identify a section.
 _EVERYWHERE: Final = frozenset(
     {
         "do_command", "dispatch_command", "mysql_parse", "mysql_execute_command", "do_handle_one_connection",
@@ -36,7 +36,7 @@ def protected_functions(waiting: Iterable[ObservedStack]) -> set[str]:
 
 
 def own_functions(functions: tuple[str, ...]) -> list[str]:
-    """Return the server's own functions nearest to the lock, without library functions and lock functions."""
+    """Return the functions nearest to the lock, except lock functions and functions without symbols."""
     own = [name for name in functions if not _is_lock(name) and "+0x" not in name]
     return [name for name in own[:_SECTION_DEPTH] if name not in _EVERYWHERE]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.target.symbols.advice import remedy
+from innoscope.target.symbols.advice import COMPLETE, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -37,9 +37,11 @@ def missing_names(
     if not missing or missing < of * SHARE:
         return ()
     info = next((module for module in modules() if Path(module.path).name == main), None)
-    if info and info.symbols_from in ("symtab", "debug-file", "symbol-pack") and not info.problem:
-        return ()  # no symbol source would help: functions such as _start never have symbols
-    return (f"{100 * missing / of:.0f} % of {main}'s frames have no name ({_why(info)}); {remedy(target)}",)
+    if info and info.symbols_from in COMPLETE and not info.problem:
+        # This source is complete, so no other would help: the frames lie in code without symbols.
+        return ()
+    share = f"{100 * missing / of:.0f} % of {main}'s frames"
+    return (f"{share} are shown without names ({_why(info)}); {remedy(target)}",)
 
 
 def _why(info: ModuleInfo | None) -> str:

@@ -19,7 +19,7 @@ class Trust(StrEnum):
     """The reliability of one thread's stack (docs/architecture.md, "Trust")."""
 
     EXACT = "exact"  # the thread did not run while its stack was copied
-    INFERRED = "inferred"  # like exact, but the frame pointer was unknown and was inferred from the stack
+    INFERRED = "inferred"  # like exact, but a register was unknown and was inferred from stack or code
     ON_CPU = "on_cpu"  # the thread was running; a perf event sampled its registers and stack
     STALE = "stale"  # the thread ran but was not sampled; registers are from its last kernel entry
     TORN = "torn"  # the thread ran during each attempt to copy its stack
@@ -33,10 +33,14 @@ AT_REST: Final = frozenset({Trust.EXACT, Trust.INFERRED})
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The connection that blocks a waiting thread, and the name of the lock; None if unknown."""
+    """The connection that blocks a waiting thread, and the name of the lock; None if unknown.
+
+    ``thread`` is the id of the blocker's thread in the server's pid namespace.
+    """
 
     connection: int | None
     object: str | None
+    thread: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class Thread:
     """One thread in one snapshot. Frames are innermost first.
 
     ``syscall`` is the number of the thread's current system call, ``argument`` the call's first argument.
-    ``blocked`` is read from the server's memory, in the sensor only.
+    Only the sensor sets ``blocked``, which it reads from the server's memory.
     """
 
     tid: int

@@ -1,4 +1,4 @@
-"""Store the last hour of a server's snapshots in bounded memory, as thread counts per stack."""
+"""Store a server's recent snapshots, by default of an hour, in bounded memory, as thread counts per stack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from innoscope.sampling.fold import Report
+from innoscope.sampling.fold import StackReport
 from innoscope.sampling.model import Frame, Trust
 
 if TYPE_CHECKING:
@@ -19,16 +19,29 @@ if TYPE_CHECKING:
 
 SPAN_S: Final = 3600.0
 CHUNK_S: Final = 10.0
-#: Maximum number of distinct stacks stored for the whole hour. If each is in all 360 chunks, that takes 6 MB.
+#: Maximum number of distinct stacks. If each is in all 360 chunks of an hour, that takes 6 MB.
 MAX_STACKS: Final = 2_000
-#: Share of MAX_STACKS that remains after the rarest stacks are dropped: low enough that dropping is rare.
+#: Maximum size of all distinct stacks and their functions in bytes, as estimated by ``_size`` and
+#: ``_function_size``: 2,000 stacks with 50 frames and 10,000 functions take 5 MB. Only runaway recursion and
+#: very long names exceed it.
+MAX_BYTES: Final = 10_000_000
+#: Maxima for the histories of all servers together, if their number is passed to ``share``.
+_TOTAL_STACKS: Final = 32_000
+_TOTAL_BYTES: Final = 80_000_000
+#: Number of functions that may be stored in addition to twice those of the stored stacks.
+_SPARE_FUNCTIONS: Final = 500
+#: Size of a frame of a stack in bytes: a pointer in ``frames``, and one in ``labels``.
+_FRAME_BYTES: Final = 16
+#: Size of a distinct function without its name, in bytes: a frame, its label, and an entry in a dictionary.
+_FUNCTION_BYTES: Final = 300
+#: Share of each limit that remains after the rarest stacks are dropped: low enough that dropping is rare.
 _REMAINING: Final = 3 / 4
 #: The stack under which threads with a dropped stack are counted, so that totals stay correct.
 _RARE: Final = (Frame("[rare stacks]", "", 0),)
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class ClassifiedStack:
     """A stack with its wait class. ``labels`` is innermost first. Equality ignores ``frames``."""
 
     wait: str
@@ -37,14 +50,14 @@ class Stack:
     frames: tuple[Frame, ...] = field(compare=False)
 
     @classmethod
-    def of(cls, wait: str, trust: Trust, frames: tuple[Frame, ...]) -> Stack:
+    def of(cls, wait: str, trust: Trust, frames: tuple[Frame, ...]) -> ClassifiedStack:
         """Return the stack with the labels of ``frames``."""
         return cls(wait, trust, tuple([frame.label for frame in frames]), frames)
 
 
-def rare_stack(wait: str, trust: Trust = Trust.EXACT) -> Stack:
+def rare_stack(wait: str, trust: Trust = Trust.EXACT) -> ClassifiedStack:
     """Return the stack under which rare stacks of a wait class are counted."""
-    return Stack.of(wait, trust, _RARE)
+    return ClassifiedStack.of(wait, trust, _RARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,7 @@ class Chunk:
     end: float
     snapshots: int
     snapshot_ms: float
-    counts: Mapping[Stack, int]
+    counts: Mapping[ClassifiedStack, int]
     dropped: int = 0
 
 
@@ -90,17 +103,29 @@ class ProfileHistory:
     def __init__(
         self, *, span_s: float = SPAN_S, chunk_s: float = CHUNK_S, most_stacks: int = MAX_STACKS
     ) -> None:
-        self._span_s, self._chunk_s, self._most = span_s, chunk_s, most_stacks
+        self._span_s, self._chunk_s = span_s, chunk_s
+        self._most_alone = self._most = most_stacks
+        self._most_bytes = MAX_BYTES
         self._lock = threading.RLock()
-        self._ids: dict[Stack, int] = {}
-        self._stacks: dict[int, Stack] = {}
+        self._ids: dict[ClassifiedStack, int] = {}
+        self._stacks: dict[int, ClassifiedStack] = {}
         self._totals: Counter[int] = Counter()  # threads per stack, in all chunks
         self._next_id = 0
+        self._functions: dict[tuple[str, str], Frame] = {}  # by label and module
+        self._most_functions = _SPARE_FUNCTIONS
+        self._bytes = 0  # of all distinct stacks and functions
         self._sealed: deque[_Sealed] = deque()
         self._number = 0
         self._open: _Open | None = None
 
-    def add(self, taken_at: float, counts: Mapping[Stack, int], snapshot_ms: float = 0.0) -> None:
+    def share(self, servers: int) -> None:
+        """Reduce the limits if there are so many servers that all histories together could be too large."""
+        with self._lock:
+            self._most = min(self._most_alone, _TOTAL_STACKS // servers)
+            self._most_bytes = min(MAX_BYTES, _TOTAL_BYTES // servers)
+            self._drop_rarest()
+
+    def add(self, taken_at: float, counts: Mapping[ClassifiedStack, int], snapshot_ms: float = 0.0) -> None:
         """Add one snapshot; ``taken_at`` is Unix time."""
         with self._lock:
             slot = int(taken_at // self._chunk_s)
@@ -109,16 +134,14 @@ class ProfileHistory:
             if self._open is None or self._open.slot != slot:
                 self._open = _Open(slot, taken_at)
             self._open.add(taken_at, self._counted(counts), snapshot_ms)
-            if len(self._stacks) > self._most:
-                self._drop_rarest()
+            self._drop_rarest()
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Add a chunk from another history. The agent uses this method to copy the sensor's chunks."""
         with self._lock:
             counts = self._counted(chunk.counts)
             self._append(chunk.start, chunk.end, chunk.snapshots, chunk.snapshot_ms, chunk.dropped, counts)
-            if len(self._stacks) > self._most:
-                self._drop_rarest()
+            self._drop_rarest()
 
     def between(self, start: float, end: float) -> Chunk:
         """Return the sum of the chunks that overlap the period, including the unfinished chunk."""
@@ -149,19 +172,44 @@ class ProfileHistory:
             found = [sealed for sealed in self._sealed if sealed.number > cursor][:most]
             return (found[-1].number if found else cursor), [self._chunk(sealed) for sealed in found]
 
-    def _counted(self, counts: Mapping[Stack, int]) -> dict[int, int]:
+    def _counted(self, counts: Mapping[ClassifiedStack, int]) -> dict[int, int]:
         """Return ``{number of the stack: threads}``, and add the threads to the totals."""
         found = {self._id(stack): count for stack, count in counts.items() if count}
         self._totals.update(found)
         return found
 
-    def _id(self, stack: Stack) -> int:
+    def _id(self, stack: ClassifiedStack) -> int:
         known = self._ids.get(stack)
         if known is None:
             self._next_id += 1
-            known = self._ids[stack] = self._next_id
-            self._stacks[known] = stack
+            stored = self._sharing_frames(stack)
+            known = self._ids[stored] = self._next_id
+            self._stacks[known] = stored
+            self._bytes += _size(stored)
         return known
+
+    def _sharing_frames(self, stack: ClassifiedStack) -> ClassifiedStack:
+        """Return the stack with the frames that all stacks share: for each function, the first that was seen.
+
+        Otherwise, each place from which a function calls another one would take memory.
+        """
+        shared = []
+        for frame in stack.frames:
+            key = frame.label, frame.module
+            known = self._functions.get(key)
+            if known is None:
+                known = self._functions[key] = frame
+                self._bytes += _function_size(key)
+            shared.append(known)
+        if not shared:
+            return stack
+        return ClassifiedStack.of(stack.wait, stack.trust, tuple(shared))
+
+    def _forget_unused_functions(self) -> None:
+        stacks = self._stacks.values()
+        self._functions = {(one.label, one.module): one for stack in stacks for one in stack.frames}
+        self._bytes = sum(map(_size, stacks)) + sum(map(_function_size, self._functions))
+        self._most_functions = 2 * len(self._functions) + _SPARE_FUNCTIONS
 
     def _seal(self, chunk: _Open) -> None:
         self._append(chunk.start, chunk.end, chunk.snapshots, chunk.snapshot_ms, chunk.dropped, chunk.counts)
@@ -183,6 +231,8 @@ class ProfileHistory:
         self._sealed.append(sealed)
         while self._sealed[0].end < end - self._span_s:
             self._remove(self._sealed.popleft())
+        if len(self._functions) > self._most_functions:
+            self._forget_unused_functions()
 
     def _remove(self, chunk: _Sealed) -> None:
         """Subtract the chunk from the totals, and remove stacks that only this chunk contains."""
@@ -192,12 +242,32 @@ class ProfileHistory:
                 self._remove_stack(number)
 
     def _remove_stack(self, number: int) -> None:
-        del self._ids[self._stacks.pop(number)], self._totals[number]
+        stack = self._stacks.pop(number)
+        self._bytes -= _size(stack)
+        del self._ids[stack], self._totals[number]
+
+    def _rarest(self) -> set[int]:
+        """Return the rarest stacks, whose removal brings the rest within ``_REMAINING`` of the limits."""
+        rare = set()
+        stacks, size = int(self._most * _REMAINING), int(self._most_bytes * _REMAINING)
+        functions: set[tuple[str, str]] = set()
+        for number, _ in self._totals.most_common():
+            stack = self._stacks[number]
+            if stacks >= 0 and size >= 0:
+                new = {(one.label, one.module) for one in stack.frames} - functions
+                functions |= new
+                stacks, size = stacks - 1, size - _size(stack) - sum(map(_function_size, new))
+            if (stacks < 0 or size < 0) and stack.frames != _RARE:
+                rare.add(number)
+        return rare
 
     def _drop_rarest(self) -> None:
-        """Replace the rarest stacks in all chunks with the ``[rare stacks]`` of their wait class."""
-        rare = {number for number, _ in self._totals.most_common()[int(self._most * _REMAINING) :]}
-        rare -= {number for number in rare if self._stacks[number].frames == _RARE}
+        """Replace the rarest stacks with the ``[rare stacks]`` of their wait class if a limit is exceeded."""
+        if self._bytes > self._most_bytes:
+            self._forget_unused_functions()
+        if len(self._stacks) <= self._most and self._bytes <= self._most_bytes:
+            return
+        rare = self._rarest()
         replacements = {
             number: self._id(rare_stack(self._stacks[number].wait, self._stacks[number].trust))
             for number in rare
@@ -216,6 +286,16 @@ class ProfileHistory:
     def _chunk(self, sealed: _Sealed) -> Chunk:
         counts = {self._stacks[number]: count for number, count in sealed.pairs()}
         return Chunk(sealed.start, sealed.end, sealed.snapshots, sealed.snapshot_ms, counts, sealed.dropped)
+
+
+def _size(stack: ClassifiedStack) -> int:
+    """Return the estimated size of a stack in bytes, without its functions."""
+    return _FRAME_BYTES * len(stack.labels)
+
+
+def _function_size(key: tuple[str, str]) -> int:
+    """Return the estimated size in bytes of a function with this label and module."""
+    return _FUNCTION_BYTES + sum(map(len, key))
 
 
 class _Open:
@@ -248,7 +328,7 @@ def _replace(counts: Counter[int], replacements: Mapping[int, int]) -> int:
 
 def merged(chunks: list[Chunk]) -> Chunk:
     """Return the sum of the chunks; an empty chunk if there are none."""
-    counts: Counter[Stack] = Counter()
+    counts: Counter[ClassifiedStack] = Counter()
     for chunk in chunks:
         counts.update(chunk.counts)
     return Chunk(
@@ -261,9 +341,9 @@ def merged(chunks: list[Chunk]) -> Chunk:
     )
 
 
-def report(target: Target, chunk: Chunk) -> Report:
+def report(target: Target, chunk: Chunk) -> StackReport:
     """Return a report for the renderers of ``innoscope stacks``. It cannot be grouped by thread."""
-    result = Report(target)
+    result = StackReport(target)
     result.snapshots, result.method = chunk.snapshots, "bpf"
     result.started_at, result.ended_at = chunk.start, chunk.end
     result.durations_ms = [chunk.snapshot_ms / chunk.snapshots] if chunk.snapshots else []

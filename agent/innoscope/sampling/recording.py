@@ -22,9 +22,13 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+import msgspec
+from msgspec.structs import asdict
+
 import innoscope
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile, CannotWrite
+from innoscope.common.typed import decode_untrusted
 from innoscope.sampling.model import Frame, Snapshot, Thread, Trust
 from innoscope.sampling.render.json import document
 from innoscope.target.model import Query, Target
@@ -49,11 +53,14 @@ class _Lines(Protocol):
         ...
 
 
-class Recorder:
-    """Writes a recording. An existing file is never overwritten."""
+class RecordingWriter:
+    """A writer of a recording. An existing file is never overwritten."""
 
     def __init__(self, path: Path, *, interval_s: float) -> None:
-        """Create ``path``, readable by its owner only, and write the header."""
+        """Create ``path``, readable by its owner only, and write the header.
+
+        Raise CannotWrite if the file exists or cannot be created.
+        """
         self.path = path
         self.snapshots = 0
         self._gzip = path.suffix == ".gz"
@@ -79,7 +86,7 @@ class Recorder:
         self.snapshots += 1
 
     def close(self) -> None:
-        """Close the file. All lines were already flushed. Raise CannotWrite."""
+        """Close the file. All lines were already flushed. Raise CannotWrite if closing fails."""
         try:
             self._file.close()
         except OSError as error:
@@ -125,7 +132,9 @@ class Recording:
     def __init__(
         self, path: Path, *, allow_headerless: bool = False, progress: Callable[[int], None] | None = None
     ) -> None:
-        """Read ``path``; call ``progress`` with the number of snapshots found so far. Raise BadFile.
+        """Read ``path``; call ``progress`` with the number of snapshots found so far.
+
+        Raise BadFile if the file cannot be read or is not a recording.
 
         ``allow_headerless`` also accepts a file without a header: the output of ``innoscope stacks --json``.
         """
@@ -134,7 +143,7 @@ class Recording:
         self.notes: tuple[str, ...] = ()
         self.times: list[float] = []
         self.waits: list[dict[str, int]] = []
-        self._lines: list[bytes] = []  # compressed, as an hour of 1,000 threads takes gigabytes
+        self._lines: list[bytes] = []  # compressed: an hour's snapshots of 1,000 threads take gigabytes
         self._parser = _Parser()
         self._allow_headerless = allow_headerless
         try:
@@ -152,13 +161,15 @@ class Recording:
         return len(self.times)
 
     def snapshot(self, index: int) -> Snapshot:
-        """Return snapshot number ``index``, from 0. Raise BadFile with the line number."""
+        """Return snapshot number ``index``, from 0.
+
+        Raise BadFile, with the line number, if it is malformed.
+        """
         try:
-            value = json.loads(zlib.decompress(self._lines[index]))
-            return self._parser.snapshot(value)
-        except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return self._parser.snapshot(zlib.decompress(self._lines[index]))
+        except (OverflowError, ValueError) as error:
             line = index + (2 if self.header else 1)
-            raise self._bad(line, f"not a snapshot: {_reason(error)}") from error
+            raise self._bad(line, f"not a snapshot: {error}") from error
 
     def at(self, moment: float) -> int:
         """Return the index of the last snapshot at or before ``moment`` (Unix time); 0 if there is none."""
@@ -175,7 +186,7 @@ class Recording:
         number = 0
         while line := self._read_line(file, number + 1):
             number += 1
-            if not line.endswith(b"\n") and not _is_json(line):
+            if not line.endswith(b"\n") and not _is_object(line):
                 self.notes = (_CUT_OFF,)
                 break
             if number == 1 and not (self._allow_headerless and _TAKEN_AT.search(line)):
@@ -206,10 +217,10 @@ class Recording:
 
     def _read_header(self, line: bytes) -> dict[str, Any]:
         try:
-            header = json.loads(line)
-        except (ValueError, RecursionError):
-            header = None
-        if not isinstance(header, dict) or "innoscope_recording" not in header:
+            header = decode_untrusted(line, dict[str, Any])
+        except ValueError:
+            header = {}
+        if "innoscope_recording" not in header:
             if self._allow_headerless:
                 raise self._bad(1, "not a dump, a recording or an incident file")
             raise self._bad(1, "not an Innoscope recording")
@@ -231,88 +242,118 @@ class Recording:
         self._lines.append(zlib.compress(line, 1))
 
 
-def _is_json(line: bytes) -> bool:
+def _is_object(line: bytes) -> bool:
     try:
-        json.loads(line)
-    except (ValueError, RecursionError):
+        decode_untrusted(line, dict[str, Any])
+    except ValueError:
         return False
     return True
 
 
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
+class _Frame(msgspec.Struct, frozen=True):
+    function: str | None
+    module: str
+    offset: int
+    inlined: bool = False
+    kernel: bool = False
+
+
+class _Query(msgspec.Struct, frozen=True):
+    connection_id: int
+    user: str | None = None
+    host: str | None = None
+    db: str | None = None
+    command: str | None = None
+    state: str | None = None
+    seconds: int | None = None
+    digest_text: str | None = None
+
+
+class _Thread(msgspec.Struct, frozen=True):
+    tid: int
+    comm: str
+    trust: Trust
+    wait: str
+    frames: tuple[_Frame, ...]
+    ns_tid: int | None = None
+    state: str = "?"
+    syscall: int | None = None
+    query: _Query | None = None
+
+
+class _Target(msgspec.Struct, frozen=True):
+    """A server. Recordings of earlier versions lack some fields, whose defaults mean "unknown"."""
+
+    pid: int
+    flavour: str
+    start_time: int = 0
+    version: tuple[int, ...] = ()
+    version_text: str = "unknown"
+    version_from: str = "unknown"
+    executable: str = ""
+    deleted: bool = False
+    build_id: str | None = None
+    socket: str | None = None
+    port: int | None = None
+    datadir: str | None = None
+    threads: int = 0
+    root: str = "/"
+    container: str | None = None
+    symbols: str = "none"
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """A snapshot in schema 1 (docs/json.md). Unknown keys are ignored."""
+
+    schema: int
+    target: _Target
+    method: str
+    taken_at: float
+    duration_ms: float
+    threads: list[_Thread]
+    notes: tuple[str, ...] = ()
 
 
 class _Parser:
-    """Converts schema 1 documents to records. Equal frames or stacks become one object, as in the engine."""
+    """A parser of schema 1 documents. Equal frames or stacks become one object, as in ``Engine``."""
 
     def __init__(self) -> None:
-        self._frames: dict[Frame, Frame] = {}
-        self._stacks: dict[tuple[Frame, ...], tuple[Frame, ...]] = {}
+        self._frames: dict[_Frame, Frame] = {}
+        self._stacks: dict[tuple[_Frame, ...], tuple[Frame, ...]] = {}
 
-    def snapshot(self, value: dict[str, Any]) -> Snapshot:
-        if value["schema"] != 1:
-            raise ValueError(f"schema {value['schema']}; this innoscope reads schema 1")
+    def snapshot(self, line: bytes) -> Snapshot:
+        """Parse one line. Raise ValueError or OverflowError if it is malformed."""
+        value = decode_untrusted(line, _Document)
+        if value.schema != 1:
+            raise ValueError(f"schema {value.schema}; this innoscope reads schema 1")
         return Snapshot(
-            target=_target(value["target"]),
-            method=str(value["method"]),
-            taken_at=float(value["taken_at"]),
-            duration_ms=float(value["duration_ms"]),
-            threads=tuple(self._thread(item) for item in value["threads"]),
-            notes=tuple(map(str, value.get("notes", ()))),
+            target=Target(**asdict(value.target)),
+            method=value.method,
+            taken_at=value.taken_at,
+            duration_ms=value.duration_ms,
+            threads=tuple([self._thread(item) for item in value.threads]),
+            notes=value.notes,
         )
 
-    def _thread(self, item: dict[str, Any]) -> Thread:
-        frames = tuple([self._frame(frame) for frame in item["frames"]])
-        syscall = item.get("syscall")
+    def _thread(self, item: _Thread) -> Thread:
         return Thread(
-            tid=int(item["tid"]),
-            ns_tid=int(item.get("ns_tid", item["tid"])),
-            comm=str(item["comm"]),
-            state=str(item.get("state", "?")),
-            trust=Trust(item["trust"]),
-            wait=str(item["wait"]),
-            frames=self._stacks.setdefault(frames, frames),
-            syscall=None if syscall is None else int(syscall),
-            query=_query(item.get("query")),
+            tid=item.tid,
+            ns_tid=item.tid if item.ns_tid is None else item.ns_tid,
+            comm=item.comm,
+            state=item.state,
+            trust=item.trust,
+            wait=item.wait,
+            frames=self._stack(item.frames),
+            syscall=item.syscall,
+            query=None if item.query is None else Query(**asdict(item.query)),
         )
 
-    def _frame(self, item: dict[str, Any]) -> Frame:
-        function = item["function"]
-        frame = Frame(
-            None if function is None else str(function),
-            str(item["module"]),
-            int(item["offset"]),
-            bool(item.get("inlined", False)),
-            bool(item.get("kernel", False)),
-        )
-        return self._frames.setdefault(frame, frame)
+    def _stack(self, items: tuple[_Frame, ...]) -> tuple[Frame, ...]:
+        if items not in self._stacks:
+            self._stacks[items] = tuple([self._frame(item) for item in items])
+        return self._stacks[items]
 
-
-def _query(item: dict[str, Any] | None) -> Query | None:
-    if item is None:
-        return None
-    rest = ("user", "host", "db", "command", "state", "seconds", "digest_text")
-    return Query(int(item["connection_id"]), **{name: item.get(name) for name in rest})
-
-
-def _target(item: dict[str, Any]) -> Target:
-    """Return the target. Fields missing from the document get the value for "unknown"."""
-    return Target(
-        pid=int(item["pid"]),
-        start_time=int(item.get("start_time") or 0),
-        flavour=str(item["flavour"]),
-        version=tuple(map(int, item.get("version") or ())),
-        version_text=str(item.get("version_text") or "unknown"),
-        version_from=str(item.get("version_from") or "unknown"),
-        executable=str(item.get("executable") or ""),
-        deleted=bool(item.get("deleted", False)),
-        build_id=item.get("build_id"),
-        socket=item.get("socket"),
-        port=item.get("port"),
-        datadir=item.get("datadir"),
-        threads=int(item.get("threads") or 0),
-        root=str(item.get("root") or "/"),
-        container=item.get("container"),
-        symbols=str(item.get("symbols") or "none"),
-    )
+    def _frame(self, item: _Frame) -> Frame:
+        if item not in self._frames:
+            self._frames[item] = Frame(item.function, item.module, item.offset, item.inlined, item.kernel)
+        return self._frames[item]

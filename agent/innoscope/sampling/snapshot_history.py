@@ -1,19 +1,20 @@
-"""Store individual snapshots, so that any period can be extracted. Performs no I/O and reads no clock."""
+"""Store individual snapshots, so that any period can be extracted, without I/O and without a clock."""
 
 from __future__ import annotations
 
 import threading
 from array import array
 from collections import Counter, deque
+from collections.abc import Mapping  # noqa: TC003 - msgspec evaluates the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.sampling.activities import activities_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from innoscope.sampling.profile_history import Stack
+    from innoscope.sampling.profile_history import ClassifiedStack
 
 #: Kind of the threads that serve clients (``threads.yaml``).
 CLIENT: Final = "connection"
@@ -26,6 +27,10 @@ Key = tuple[str, str, tuple[str, ...]]
 MAX_STACKS: Final = 2_000
 #: Maximum number of distinct stacks stored for all snapshots. Beyond it, only wait classes are counted.
 _MAX_STORED_STACKS: Final = 8_000
+#: Maximum number of frames in the stored stacks. Only runaway recursion exceeds it.
+_MAX_STORED_FRAMES: Final = 500_000
+#: Maximum number of frames in the histories of all servers, if their number is passed to ``share``.
+_TOTAL_FRAMES: Final = 4_000_000
 #: Maximum number of thread ids stored per stack.
 TIDS_KEPT: Final = 50
 
@@ -34,7 +39,7 @@ TIDS_KEPT: Final = 50
 class ObservedStack:
     """Threads with the same stack: their kind (threads.yaml), wait class and functions, innermost first.
 
-    ``count`` is the sum over all snapshots; ``tids`` lists the threads in the last snapshot.
+    ``count`` is the sum over all snapshots; ``tids`` lists up to TIDS_KEPT of the threads in the last one.
     """
 
     kind: str
@@ -49,7 +54,7 @@ class SnapshotSummary:
     """One snapshot, taken at Unix time ``at``: the number of threads of each ``(kind, wait class)``.
 
     ``running`` contains the ids of the client threads on a CPU; ``doing`` contains thread ids by activity
-    (activities.yaml).
+    (activities.yaml). Each has at most TIDS_KEPT ids.
     """
 
     at: float
@@ -78,6 +83,16 @@ class SnapshotHistory:
         self._keys: dict[int, Key] = {}
         self._used: Counter[int] = Counter()  # number of snapshots that contain a stack
         self._next = 0
+        self._frames = 0  # in all distinct stacks
+        self._most_frames = _MAX_STORED_FRAMES
+
+    def share(self, servers: int) -> None:
+        """Reduce the limit if there are so many servers that all histories together could be too large.
+
+        Stacks that are already stored expire with their snapshots.
+        """
+        with self._lock:
+            self._most_frames = min(_MAX_STORED_FRAMES, _TOTAL_FRAMES // servers)
 
     def add(self, summary: SnapshotSummary, threads: Mapping[Key, Sequence[int]]) -> None:
         """Add a snapshot; ``threads`` maps each stack to its thread ids. Times must not decrease."""
@@ -91,8 +106,10 @@ class SnapshotHistory:
             while self._span_s is not None and self._entries[0].summary.at < summary.at - self._span_s:
                 self._remove(self._entries.popleft())
 
-    def add_groups(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
-        """Add a snapshot from the collector ``waits``: ``(kind, stack, thread ids)`` of each group."""
+    def add_groups(
+        self, taken_at: float, groups: Sequence[tuple[str, ClassifiedStack, Sequence[int]]]
+    ) -> None:
+        """Add a snapshot from the ``waits`` collector: ``(kind, stack, thread ids)`` of each group."""
         counts: Counter[tuple[str, str]] = Counter()
         threads: dict[Key, list[int]] = {}
         running: list[int] = []
@@ -111,7 +128,7 @@ class SnapshotHistory:
     def between(
         self, begin: float, end: float
     ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
-        """Return the snapshots of a period, inclusive of both ends, and their stacks, most frequent first."""
+        """Return the snapshots of a period, both ends included, and their MAX_STACKS most frequent stacks."""
         with self._lock:
             entries = [entry for entry in self._entries if begin <= entry.summary.at <= end]
             counts: Counter[int] = Counter()
@@ -135,7 +152,9 @@ class SnapshotHistory:
             return snapshots + sum(300 + 8 * len(functions) for _, _, functions in self._numbers)
 
     def _has_room(self, key: Key) -> bool:
-        return key in self._numbers or len(self._numbers) < _MAX_STORED_STACKS
+        if key in self._numbers:
+            return True
+        return len(self._numbers) < _MAX_STORED_STACKS and self._frames + len(key[2]) <= self._most_frames
 
     def _number(self, key: Key) -> int:
         number = self._numbers.get(key)
@@ -143,6 +162,7 @@ class SnapshotHistory:
             self._next += 1
             number = self._numbers[key] = self._next
             self._keys[number] = key
+            self._frames += len(key[2])
         return number
 
     def _remove(self, entry: _Entry) -> None:
@@ -150,7 +170,9 @@ class SnapshotHistory:
         for number in entry.stacks:
             self._used[number] -= 1
             if not self._used[number]:
-                del self._numbers[self._keys.pop(number)], self._used[number]
+                key = self._keys.pop(number)
+                self._frames -= len(key[2])
+                del self._numbers[key], self._used[number]
 
 
 def doing(threads: Mapping[Key, Sequence[int]]) -> dict[str, tuple[int, ...]]:

@@ -12,13 +12,13 @@ from innoscope.sampling.engine import attach_queries
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Query
 
 
 class SnapshotSource(Protocol):
-    """An object that takes snapshots, such as the engine."""
+    """An object that takes snapshots, such as ``Engine``."""
 
     def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""
@@ -26,7 +26,7 @@ class SnapshotSource(Protocol):
 
 def take_snapshots(
     source: SnapshotSource,
-    report: Report,
+    report: StackReport,
     *,
     count: int = 1,
     interval_s: float = 1.0,
@@ -36,7 +36,7 @@ def take_snapshots(
 ) -> InnoscopeError | None:
     """Add ``count`` snapshots to the report, and call ``each`` with every filtered snapshot.
 
-    Ctrl-C or an error ends the series early. If there is at least one snapshot by then, ``report.ended``
+    Ctrl-C or an error ends the series early. If a snapshot has been taken by then, ``report.ended``
     contains the reason, and an error is returned. Otherwise, KeyboardInterrupt or the error is raised.
     """
     start = time.monotonic()
@@ -66,7 +66,7 @@ def take_snapshots(
 def _with_queries(
     snapshot: Snapshot, fetch_queries: Callable[[], Mapping[int, Query]]
 ) -> tuple[Snapshot, Callable[[], Mapping[int, Query]] | None]:
-    """Attach the statements to the snapshot. Return it, and the function to use for the next one.
+    """Attach the statements to the snapshot. Return it, and the function that fetches the next statements.
 
     After an SQL failure, add a note to the snapshot, and return None instead of the function.
     """

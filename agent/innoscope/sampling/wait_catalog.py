@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-State = Literal["sleeping", "running"]
+ThreadState = Literal["sleeping", "running"]
 _Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
 _Words = Annotated[str, Meta(min_length=1)]
-#: Classes that are assigned by the code instead of a rule.
+#: Classes that the classifier assigns to a thread if no rule matches.
 _REQUIRED: Final = frozenset({"on_cpu", "other"})
 
 
@@ -27,14 +27,14 @@ class WaitClass(Entry, frozen=True):
 
     label: _Words
     about: _Words
-    state: State | None = None
+    state: ThreadState | None = None
 
 
-class Rule(Entry, frozen=True):
+class WaitRule(Entry, frozen=True):
     """One rule. It matches if all of its non-empty conditions hold."""
 
     wait: str = field(name="class")
-    state: State | None = None
+    state: ThreadState | None = None
     frames: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     leaf: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Rule(Entry, frozen=True):
     files: frozenset[str] = field(default=frozenset(), name="file")
 
     def __post_init__(self) -> None:
-        """Check the constraints that the types cannot express. Raise ValueError."""
+        """Raise ValueError if a constraint that the types cannot express is violated."""
         if not any((self.frames, self.also, self.leaf, self.comm, self.syscalls, self.files)):
             raise ValueError("has no condition")
         if unknown := self.syscalls - SYSCALLS:
@@ -55,28 +55,30 @@ class Rule(Entry, frozen=True):
             check_patterns(patterns)
 
 
-class Catalog(Entry, frozen=True):
+class WaitCatalog(Entry, frozen=True):
     """The contents of waits.yaml. ``lists`` contains only YAML anchors."""
 
     version: Literal[1]
     classes: dict[_Name, WaitClass]
-    rules: tuple[Rule, ...]
+    rules: tuple[WaitRule, ...]
     libraries: tuple[str, ...] = ()
+    library_functions: tuple[str, ...] = ()
     lists: Any = None
 
     def __post_init__(self) -> None:
-        """Check that the classes used by the rules and by the code exist. Raise ValueError."""
+        """Raise ValueError if the rules or the code use a missing class, or if a pattern is malformed."""
         for name in sorted(_REQUIRED - self.classes.keys()):
             raise ValueError(f"class {name} is missing")
         for number, rule in enumerate(self.rules):
             if rule.wait not in self.classes:
                 raise ValueError(f"rules[{number}]: unknown class {rule.wait!r}")
         check_patterns(self.libraries)
+        check_patterns(self.library_functions)
 
 
-def load(path: Path | None = None) -> Catalog:
-    """Read and check the catalog. Raise BadFile."""
-    return read_yaml(path or catalog_path("waits.yaml"), Catalog)
+def load(path: Path | None = None) -> WaitCatalog:
+    """Read and check the catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(path or catalog_path("waits.yaml"), WaitCatalog)
 
 
 def check_patterns(patterns: Sequence[str]) -> None:

@@ -1,9 +1,9 @@
-"""Decide which processes are servers, by the name of the executable and the user ids of the process.
+"""Decide which processes with a server's name are treated as servers, by the user ids of the process.
 
-Any local user can name a program ``mysqld``, and root in a container can run one as root. Therefore each user
-id of a process (real, effective, saved, file system) must be allowed for the place where it runs:
+Any local user can run a program named ``mysqld``, and root in a container can run one as root. Therefore each
+user id of a process (real, effective, saved, file system) must be allowed for the place where it runs:
 
-* on this host: ``mysql``, ``mariadb``, root, configured users, and our own user if we are not root;
+* on this host: root, ``users`` (by default mysql and mariadb), and our own user if we are not root;
 * in a container (another pid namespace, our user namespace): ``container_uids``;
 * in another user namespace (rootless or remapped containers): ``remapped_uids``, which are ids on this host.
 """
@@ -53,7 +53,7 @@ class _File(typed.Entry, frozen=True):
     """The parsed file, before names are resolved to uids."""
 
     users: tuple[_Uid | str, ...] = ("mysql", "mariadb")
-    #: Server uids in images of Red Hat (27), Docker, Oracle and MariaDB (999), Percona and Bitnami (1001).
+    #: Server uids in the images of Red Hat and Oracle (27), Docker (999), Percona and Bitnami (1001).
     container_uids: tuple[_Uid | _UidRange, ...] = (27, 999, 1001)
     remapped_uids: tuple[_Uid | _UidRange, ...] = ()
     max_servers: Annotated[int, Meta(ge=1)] = _MAX_SERVERS
@@ -66,7 +66,7 @@ class _File(typed.Entry, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OwnerRule:
     """The user ids that may own a server. ``max_servers`` limits the number of servers to watch."""
 
     users: Uids
@@ -77,7 +77,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A process with a server's name that the rule rejects. No other data about it was read."""
+    """A process with a server's name that the rule rejects. Its command line and memory were not read."""
 
     pid: int
     name: str
@@ -90,10 +90,11 @@ class Ignored:
         return f"process {self.pid} ({self.name}): ignored, owned by {self.owner}{where}"
 
 
-def load(path: str | None = None) -> Rule:
+def load(path: str | None = None) -> OwnerRule:
     """Read the rule from ``path``, else the file named in VARIABLE, else DEFAULT_FILE if it exists.
 
-    Raise BadFile if the file is malformed, or if users other than root and ourselves can write to it.
+    Raise BadFile if the file is unreadable or malformed, if a named file does not exist, or if users other
+    than root and ourselves can write to the file.
     """
     named = path or os.environ.get(VARIABLE)
     text = _read(Path(named or DEFAULT_FILE), required=named is not None)
@@ -102,13 +103,13 @@ def load(path: str | None = None) -> Rule:
     except BadFile as error:
         raise BadFile(error.what, remedy=_EXPLAINED) from error
     users, container, remapped = map(_uids, (file.users, file.container_uids, file.remapped_uids))
-    return Rule(users, container, remapped, file.max_servers)
+    return OwnerRule(users, container, remapped, file.max_servers)
 
 
-def ignored(rule: Rule, proc: ProcFs, pid: int) -> Ignored | None:
+def ignored(rule: OwnerRule, proc: ProcFs, pid: int) -> Ignored | None:
     """Return None if the process's user may run a server, else the owner and a remedy.
 
-    Reads /proc/PID/status and, if the uid alone does not decide, the link of the user namespace.
+    This reads /proc/PID/status and, if the uids alone do not decide, the process's cgroup and user namespace.
     """
     owner = proc.owner(pid)
     uids = frozenset(owner.uids)

@@ -1,7 +1,7 @@
-"""Decide whether the agent may log in to a server. The user must name a server in a container.
+"""Decide whether Innoscope may log in to a server: to one in a container only if the user named it.
 
 The tenant of a container controls what runs in it: its uids, names, sockets and ports. Therefore a server
-in a container is watched when it is found, but the agent does not log in to it unless the user named it
+in a container is watched when it is found, but Innoscope does not log in to it unless the user named it
 (``Target.chosen``). Even then, the password itself is never sent over the server's Unix socket.
 """
 
@@ -52,22 +52,38 @@ def in_container(proc: ProcFs, target: Target) -> bool:
 def chosen_by(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
     """Return whether naming this socket path or port chooses the server.
 
-    A server of this host is chosen whenever it is named. A server in a container is chosen only if the socket
+    A server on this host is chosen whenever it is named. A server in a container is chosen only if the socket
     path (or without one, the port) reaches the server from here. The path that the server reports is not
     trusted, because it can be any path in the container's file system.
     """
     try:
-        if not in_container(proc, target):
-            return True
+        return not in_container(proc, target) or reaches(proc, target, socket, port) is True
     except SqlFailed:
         return False
-    if socket is not None:
-        return peer.listener(socket) == target.pid
-    return port is not None and port == target.port and _shares_our_network(proc, target)
+
+
+def reaches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool | None:
+    """Return whether this socket path (or without one, this port) reaches the server from here.
+
+    Return None if no process listens at the path, or systemd listens on behalf of the server. For a server in
+    a container or in another network namespace, return False instead of None.
+    """
+    if socket is None:
+        return port is not None and port == target.port and _shares_our_network(proc, target)
+    found = peer.listener(socket)
+    if found == target.pid:
+        return True  # in a container, that may be process 1
+    if found not in (None, peer.INIT_PID):
+        return False
+    try:
+        cannot_tell = not in_container(proc, target) and _shares_our_network(proc, target)
+    except SqlFailed:
+        return False
+    return None if cannot_tell else False
 
 
 def _shares_our_network(proc: ProcFs, target: Target) -> bool:
     try:
-        return proc.namespace(target.pid, "net") == proc.namespace("self", "net")
+        return proc.network(target.pid) == proc.network("self")
     except (ProcessLookupError, PermissionError):
         return False

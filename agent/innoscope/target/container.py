@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 #: docker-<id>.scope, /docker/<id>, libpod-<id>.scope, cri-containerd-<id>.scope, kubepods/…/<id>.
 _ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
+_CONTAINERS: Final = "container/"
+
 #: The kernel's PROC_PID_INIT_INO. BPF programs see the process ids of this namespace by default.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 
 def container_of(proc: ProcFs, pid: int) -> str | None:
-    """Return the short container id (12 digits), else the differing namespaces (``"mnt,pid,user"``).
+    """Return the innermost container id's first 12 digits, else the differing namespaces (``"mnt,pid"``).
 
-    Return None if no namespace differs or if the kernel denies the comparison. A systemd unit
-    with PrivateTmp differs in ``mnt``.
+    Return None if no namespace differs, if the kernel denies the comparison, or if the process has exited. A
+    systemd unit with PrivateTmp differs in ``mnt``.
     """
     ids = _ids(proc, pid)
     if ids:
@@ -31,7 +33,10 @@ def container_of(proc: ProcFs, pid: int) -> str | None:
 
 
 def differing_namespaces(proc: ProcFs, pid: int) -> list[str]:
-    """Return the names of the namespaces that differ from ours, in the order of ``proc.NAMESPACES``."""
+    """Return the names of the namespaces that differ from ours, in the order of ``proc.NAMESPACES``.
+
+    Return an empty list if the kernel denies the comparison or the process has exited.
+    """
     try:
         theirs, ours = proc.namespaces(pid), proc.namespaces("self")
     except (PermissionError, ProcessLookupError):
@@ -56,6 +61,25 @@ def tenant_of(proc: ProcFs, pid: int) -> str | None:
         return proc.namespace(pid, "pid") if proc.owner(pid).nested else None
     except (PermissionError, ProcessLookupError):
         return None
+
+
+def tenant_or_user(proc: ProcFs, pid: int) -> str:
+    """Return the process's outermost container as ``container/ID``, or its user as ``uid N``.
+
+    Return ``uid None`` if the process has exited or the kernel denies access.
+
+    The prefix ``container/`` puts the turns of all containers into one group (``Job`` in common/workers.py).
+    """
+    try:
+        tenant = tenant_of(proc, pid)
+        return f"{_CONTAINERS}{tenant}" if tenant else f"uid {proc.owner(pid).uids[0]}"
+    except (ProcessLookupError, PermissionError, IndexError):
+        return "uid None"
+
+
+def is_container(tenant: str) -> bool:
+    """Return whether a result of ``tenant_or_user`` is a container."""
+    return tenant.startswith(_CONTAINERS)
 
 
 def _ids(proc: ProcFs, pid: int) -> list[str]:

@@ -5,8 +5,8 @@ Passwords are read only from option files; they are never taken from or put on a
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,9 @@ from innoscope.common.errors import BadFile
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Read in this order; later files override earlier ones. ``!include`` is not followed.
+#: Read in this order; later files override earlier ones. ``!include`` and ``!includedir`` are ignored.
 DEFAULT_FILES = (Path("/etc/my.cnf"), Path("/etc/mysql/my.cnf"), Path("~/.my.cnf"))
-#: Option groups that are read. Within a file, later groups override earlier ones.
+#: Option groups that are read. In each file, the second group overrides the first.
 GROUPS = ("client", "client-innoscope")
 _MODES = ("REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 _OFF = ("0", "off", "false")
@@ -31,11 +31,11 @@ class Credentials:
 
     user: str
     password: str = field(repr=False, default="")
-    tls: Tls | None = None
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsOptions:
     """TLS options (``ssl-*`` in mysql and mariadb). Without ``ca``, certificates are not verified."""
 
     ca: str | None = None
@@ -45,7 +45,7 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class LoginOptions:
     """The option file and user to pass to ``find``; None means the default."""
 
     defaults_file: str | None = None
@@ -53,9 +53,10 @@ class Account:
 
 
 def find(options_file: str | None = None, user: str | None = None) -> Credentials:
-    """Return the account from ``options_file``, else the default files, else the operating-system user.
+    """Return the account from ``options_file``, else from the default files.
 
-    Raise BadFile if the named file cannot be read or is world-writable.
+    ``user`` overrides the user in the files. The default is the operating-system user that we run as.
+    Raise BadFile if ``options_file`` cannot be read, or if a file is world-writable.
     """
     values: dict[str, str] = {}
     for path in _files(options_file):
@@ -65,18 +66,21 @@ def find(options_file: str | None = None, user: str | None = None) -> Credential
     return Credentials(user or values.get("user") or _system_user(), values.get("password", ""), _tls(values))
 
 
-def _tls(values: Mapping[str, str]) -> Tls | None:
+def _tls(values: Mapping[str, str]) -> TlsOptions | None:
     """Return the TLS settings; None if the options do not request TLS, or disable it."""
     mode = values.get("ssl-mode", "").upper()
     requested = any(name in values for name in ("ssl", "ssl-ca", "ssl-cert")) or mode in _MODES
     if not requested or mode == "DISABLED" or values.get("ssl", "1").lower() in _OFF:
         return None
     verify = mode == "VERIFY_IDENTITY" or values.get("ssl-verify-server-cert", "0").lower() not in _OFF
-    return Tls(values.get("ssl-ca"), values.get("ssl-cert"), values.get("ssl-key"), verify)
+    return TlsOptions(values.get("ssl-ca"), values.get("ssl-cert"), values.get("ssl-key"), verify)
 
 
 def files_with_account(options_file: str | None = None) -> list[Path]:
-    """Return the option files that set a user or a password. Raise BadFile."""
+    """Return the option files that set a user or a password.
+
+    Raise BadFile if one cannot be read or is world-writable.
+    """
     found = []
     for path in _files(options_file):
         groups = _parse(path)
@@ -86,7 +90,10 @@ def files_with_account(options_file: str | None = None) -> list[Path]:
 
 
 def world_readable_files(options_file: str | None = None) -> list[Path]:
-    """Return the world-readable option files that contain a password. Raise BadFile."""
+    """Return the world-readable option files that contain a password.
+
+    Raise BadFile if one cannot be read or is world-writable.
+    """
     return [
         path
         for path in _files(options_file)
@@ -108,7 +115,10 @@ def _files(options_file: str | None) -> Iterable[Path]:
 
 
 def _parse(path: Path) -> dict[str, dict[str, str]]:
-    """Parse an option file into ``{group: {option: value}}``. Raise BadFile."""
+    """Parse an option file into ``{group: {option: value}}``.
+
+    Raise BadFile if it cannot be read or is world-writable.
+    """
     try:
         if path.stat().st_mode & stat.S_IWOTH:
             raise BadFile(f"cannot use {path}: it is world-writable", remedy=f"chmod 600 {path}")
@@ -138,7 +148,15 @@ def _options(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _system_user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # the uid has no entry in the password database
+    """Return the name of our effective uid, as MariaDB's client does; the uid itself if it has no name.
+
+    ``unix_socket`` and ``auth_socket`` compare this name with the account's. LOGNAME and USER are not used,
+    because they may still name another user, for example after ``su``.
+    """
+    uid = os.geteuid()
+    if uid == 0:
         return "root"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

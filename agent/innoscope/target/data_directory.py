@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from innoscope import _native
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -25,6 +27,9 @@ class DataDirectory:
 def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
     """Return the server's data directory if it is the process's current directory, else None.
 
+    If ``target.datadir`` is unknown, the current directory is assumed to be the data directory. This may
+    block forever if the server's file system does not respond.
+
     Command-line options prove nothing, because any process can be started with another server's options. But
     no process can enter a directory without permission.
     """
@@ -32,10 +37,10 @@ def data_directory_of(proc: ProcFs, target: Target) -> DataDirectory | None:
     if found is None or not target.datadir:
         return found
     try:
-        named = os.stat(proc.inside(target.pid, target.datadir))  # noqa: PTH116
+        named = _native.file_identity(proc.inside(target.pid, target.datadir))
     except OSError:
         return None
-    return found if (named.st_dev, named.st_ino) == (found.device, found.inode) else None
+    return found if named == (found.device, found.inode) else None
 
 
 def working_directory_of(proc: ProcFs, pid: int) -> DataDirectory | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2s
 from typing import Final, NamedTuple
 
 from innoscope import _native
@@ -13,9 +12,11 @@ MAX_CHARS: Final = 1_024
 #: Maximum number of digests in a cache.
 MAX_CACHED: Final = 500
 _ID_BYTES: Final = 16
-#: The last version of MySQL with the keywords and rules of 8.0.
+#: Newer versions of MySQL have the keywords and rules of MySQL 9. Both sets of keywords are compiled into the
+#: Rust core (agent/native/src/digest/), so the version that separates them is not in the catalog.
 _MYSQL_8: Final = (8, 0, 999)
-#: MariaDB 10.0 and newer do not execute comments from ``/*!50700 … */`` to ``/*!99999 … */``.
+#: MariaDB 10.0 and newer do not execute comments from ``/*!50700 … */`` to ``/*!99999 … */``. This is also
+#: less than the first version with optimizer hints, whose text MariaDB does not show in its digests.
 _MARIADB_COMMENTS: Final = 5_06_99
 #: Assumed if the version is unknown. ``/*!99999 … */`` is never executed.
 _NEWEST: Final = 9_99_98
@@ -48,7 +49,7 @@ def digest(
 
     Set ``certain`` if the session's ``sql_mode`` is known to contain neither ``NO_BACKSLASH_ESCAPES`` nor
     ``ANSI_QUOTES``, and its character set is not ``big5``, ``cp932``, ``gbk``, ``gb18030`` or ``sjis``.
-    Otherwise, the text ends at the first place where another mode could give a different literal.
+    Otherwise, the text ends at the first place where another mode could yield a different literal.
     """
     server = rules(flavour, version)
     texts = _native.normalize(
@@ -58,7 +59,7 @@ def digest(
 
 
 def without_literals(statement: str, *, flavour: str = "mysql", version: tuple[int, ...] = ()) -> str:
-    """Return the text of a statement's digest. The session's mode and character set are unknown."""
+    """Return the text of a statement's digest, for a session whose mode and character set are unknown."""
     return digest(statement.encode(errors="replace"), flavour=flavour, version=version).text
 
 
@@ -84,13 +85,13 @@ def of_normalized(text: str, newest: str) -> Digest:
 
 def digest_id(newest: str) -> str:
     """Return the id of a digest, given its complete text according to MySQL 9's rules."""
-    return blake2s(newest.encode(), digest_size=_ID_BYTES).hexdigest()
+    return _native.blake2s(newest.encode(), size=_ID_BYTES).hex()
 
 
 class SharedDigests:
-    """Digests by their normalized texts. Equal digests are the same object. Not thread-safe.
+    """A cache of digests by normalized text. Equal digests are the same object. Not thread-safe.
 
-    When there are too many, all are dropped.
+    When there are ``most`` digests, the next new one replaces them all.
     """
 
     def __init__(self, most: int = MAX_CACHED) -> None:
@@ -101,7 +102,7 @@ class SharedDigests:
         return len(self._digests)
 
     def digest(self, texts: tuple[str, str]) -> Digest:
-        """Return the digest with these arguments of ``of_normalized``."""
+        """Return the digest for ``texts``, which are the arguments of ``of_normalized``."""
         found = self._digests.get(texts)
         if found is None:
             if len(self._digests) >= self._most:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from innoscope import _native
 from innoscope.common.errors import NoSuchProcess, NoTarget, NotAServer
 from innoscope.target import allowed_users, choice, endpoints, executable, version
 from innoscope.target.container import container_of
@@ -18,7 +18,7 @@ from innoscope.target.proc import ProcFs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from innoscope.target.allowed_users import Ignored, Rule
+    from innoscope.target.allowed_users import Ignored, OwnerRule
 
 #: Base names of server executables: mysqld, mariadbd, mysqld-debug, … but not mysqld_safe or an exporter.
 _SERVER = re.compile(r"(?:mysqld|mariadbd)(?:[-.](?:debug|bin|max|opt|stripped|\d[\d.]*))?")
@@ -28,7 +28,7 @@ _SHOWN: Final = 4
 
 
 def is_server(proc: ProcFs, pid: int) -> bool:
-    """Return whether the process runs a server executable, judged by comm if its path is unreadable."""
+    """Return whether the process runs a server executable. If its path is unreadable, check comm instead."""
     try:
         name = proc.exe(pid)[0].rpartition("/")[2]
     except PermissionError:
@@ -40,7 +40,7 @@ def is_server(proc: ProcFs, pid: int) -> bool:
 class Scan:
     """The result of ``scan``.
 
-    ``servers`` lists the pids of all servers, including those in containers, in ascending order.
+    ``servers`` lists the pids of all accepted servers, including those in containers, in ascending order.
     ``ignored`` lists processes that have a server's name but are not accepted as servers.
     """
 
@@ -48,8 +48,8 @@ class Scan:
     ignored: tuple[Ignored, ...]
 
 
-def scan(proc: ProcFs, rule: Rule) -> Scan:
-    """Find all servers on this host."""
+def scan(proc: ProcFs, rule: OwnerRule) -> Scan:
+    """Find all processes on this host with a server's name, and decide which ones are accepted as servers."""
     servers, ignored = [], []
     for pid in proc.pids():
         try:
@@ -65,9 +65,10 @@ def scan(proc: ProcFs, rule: Rule) -> Scan:
 
 
 def identify(proc: ProcFs, pid: int) -> Target:
-    """Return the properties of one server, without SQL. Raise ProcessLookupError if the server exits.
+    """Return the properties of one server, without SQL.
 
-    Fields that we may not read stay empty, so that an unprivileged user still gets a list.
+    Fields that we are not allowed to read stay empty, so that an unprivileged user still gets a list. Raise
+    ProcessLookupError if the server exits.
     """
     stat = proc.stat(pid)
     where = executable.locate(proc, pid)
@@ -98,12 +99,18 @@ def identify(proc: ProcFs, pid: int) -> Target:
 
 
 def find_all(proc: ProcFs | None = None) -> list[Target]:
-    """Return all servers on this host, sorted by pid. Raise BadFile."""
+    """Return all servers of allowed users on this host, sorted by pid.
+
+    Raise BadFile if the rule for allowed users is invalid.
+    """
     return survey(proc)[0]
 
 
 def survey(proc: ProcFs | None = None) -> tuple[list[Target], tuple[Ignored, ...]]:
-    """Return all servers, and the processes that are ignored because of their owner. Raise BadFile."""
+    """Return all servers of allowed users, and the processes that are ignored because of their owner.
+
+    Raise BadFile if the rule for allowed users is invalid.
+    """
     proc = proc or ProcFs()
     found = scan(proc, allowed_users.load())
     return _identify_all(proc, found.servers), found.ignored
@@ -119,9 +126,10 @@ def find_one(
 ) -> Target:
     """Return the server that matches; without arguments, the only running server.
 
-    Root may name any user's server by ``pid``. Raise NoTarget (none or several match), NoSuchProcess,
-    NotAServer (also if the owner is not allowed), BadFile (servers.toml), and NoRights if we may not inspect
-    the server. With ``readable=False``, such a server is returned with the fields that are known.
+    Root may name any user's server by ``pid``. Raise NoTarget if no server or several servers match,
+    NoSuchProcess if the process does not exist, NotAServer if it is not a server or its owner is not allowed,
+    BadFile if servers.toml is invalid, or NoRights if we are not allowed to inspect the server. With
+    ``readable=False``, such a server is returned with the fields that are known.
 
     ``Target.chosen`` is set if ``pid`` names the server, or if ``socket`` or ``port`` reaches it from here.
     """
@@ -169,7 +177,11 @@ def _identify_all(proc: ProcFs, pids: Iterable[int]) -> list[Target]:
 
 
 def _by_pid(proc: ProcFs, pid: int) -> Target:
-    """Return the server with this pid. Raise NoSuchProcess, NotAServer or NoRights."""
+    """Return the server with this pid.
+
+    Raise NoSuchProcess if there is no such process, NotAServer if it is not a server or its owner is not
+    allowed, or NoRights if we are not allowed to inspect it.
+    """
     try:
         leader = int(proc.status(pid).get("Tgid") or pid)
         if leader != pid:
@@ -191,7 +203,10 @@ def _by_pid(proc: ProcFs, pid: int) -> Target:
 
 
 def _must_be_readable(proc: ProcFs, pid: int) -> None:
-    """Raise NoRights if the executable cannot be read: nothing else works without it."""
+    """Raise NoRights if the executable cannot be read, because nothing works without it.
+
+    Raise NoSuchProcess if the process has exited.
+    """
     try:
         proc.exe(pid)
     except PermissionError as error:
@@ -213,7 +228,10 @@ def _not_a_server(proc: ProcFs, pid: int) -> NotAServer:
 
 
 def _matches(proc: ProcFs, target: Target, socket: str | None, port: int | None) -> bool:
-    """Return whether the target listens on that socket (a path as seen by the server or by us) and port."""
+    """Return whether the target has this port and socket, if given.
+
+    The socket is a path as seen by the server or by us.
+    """
     if port is not None and target.port != port:
         return False
     return socket is None or (
@@ -226,7 +244,7 @@ def _same_file(wanted: str, named: str, seen: str) -> bool:
     if wanted == named:
         return True
     try:
-        return Path(wanted).samefile(seen)
+        return _native.file_identity(wanted) == _native.file_identity(seen)
     except OSError:
         return False
 

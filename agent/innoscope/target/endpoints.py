@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.target.model import Target
     from innoscope.target.proc import ProcFs
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 3306
 _MAX_PORT: Final = 65535
 _PORT_DIGITS: Final = 5
+#: Maximum length of a path, in bytes: PATH_MAX in include/uapi/linux/limits.h.
+_PATH_BYTES: Final = 4096
+#: Maximum length of a socket's path, in bytes: sun_path without its null byte. Servers with a longer
+#: ``--socket`` do not start (sql/conn_handler/socket_connection.cc in MySQL since 5.7, otherwise
+#: sql/mysqld.cc).
+_SOCKET_BYTES: Final = 107
 _OTHER_PORTS = {33060, 33062, 4567, 4568}  # X protocol, admin_port, Galera
 
 
@@ -39,6 +48,20 @@ def option(arguments: Sequence[str], name: str, short: str) -> str | None:
     return value
 
 
+def _path_option(pid: int, arguments: Sequence[str], name: str, short: str, most_bytes: int) -> str | None:
+    """Return the value of an option that is a path.
+
+    If the path is longer than ``most_bytes``, log a warning and return None.
+    """
+    value = option(arguments, name, short)
+    size = len(os.fsencode(value)) if value else 0
+    if size <= most_bytes:
+        return value
+    extra = {"pid": pid, "option": f"--{name}", "reason": f"{size:,} bytes, the limit is {most_bytes:,}"}
+    _log.warning("option ignored", extra=extra)
+    return None
+
+
 def option_port(arguments: Sequence[str]) -> int | None:
     """Return the port on the command line; None if it is missing or invalid."""
     text = option(arguments, "port", "-P") or ""
@@ -47,8 +70,12 @@ def option_port(arguments: Sequence[str]) -> int | None:
 
 
 def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
-    """Return the socket and port on which the process listens, else those on its command line."""
-    named = option(arguments, "socket", "-S")
+    """Return the socket and port on which the process listens.
+
+    If no socket is found, use the one on the command line. If the kernel denies access to the process's
+    descriptors, use the socket and port on the command line.
+    """
+    named = _path_option(pid, arguments, "socket", "-S", _SOCKET_BYTES)
     named_port = option_port(arguments)
     try:
         inodes = proc.socket_inodes(pid)
@@ -60,21 +87,13 @@ def find(proc: ProcFs, pid: int, arguments: Sequence[str]) -> Endpoints:
     return Endpoints(_absolute(proc, pid, socket), port)
 
 
-def listens(proc: ProcFs, target: Target) -> bool:
-    """Return whether the server really listens on the target's socket; an option does not prove it."""
-    try:
-        inodes = proc.socket_inodes(target.pid)
-        return any(
-            target.socket in (path, _absolute(proc, target.pid, path))
-            for inode, path in proc.unix_listeners(target.pid).items()
-            if inode in inodes
-        )
-    except (PermissionError, ProcessLookupError):
-        return False
+def listens_on_socket(proc: ProcFs, pid: int) -> bool:
+    """Return whether the process listens on a Unix socket. Raise PermissionError if access is denied."""
+    return not proc.socket_inodes(pid).isdisjoint(proc.unix_listeners(pid))
 
 
 def _choose_socket(paths: Sequence[str], named: str | None) -> str | None:
-    """Return the listening socket of the classic protocol, not that of the X protocol (mysqlx.sock)."""
+    """Return the listening socket of the classic protocol, not the X protocol's (mysqlx.sock)."""
     if named in paths:
         return named
     candidates = sorted(path for path in paths if not path.startswith("@") and "mysqlx" not in path)
@@ -95,7 +114,7 @@ def _port(proc: ProcFs, pid: int, inodes: set[int], named: int | None) -> int | 
 
 
 def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
-    """Make ``--socket`` absolute. It is relative to the data directory, the server's current directory."""
+    """Make ``--socket`` absolute. Servers interpret it relative to the data directory, where they run."""
     if path is None or path.startswith("/"):
         return path
     try:
@@ -105,8 +124,11 @@ def _absolute(proc: ProcFs, pid: int, path: str | None) -> str | None:
 
 
 def datadir(proc: ProcFs, pid: int, arguments: Sequence[str], root: str) -> str | None:
-    """Return the data directory in the server's file system: ``--datadir``, else its current directory."""
-    named = option(arguments, "datadir", "-h")
+    """Return the data directory in the server's file system.
+
+    It is an absolute ``--datadir``, else the server's current directory, else a relative ``--datadir``.
+    """
+    named = _path_option(pid, arguments, "datadir", "-h", _PATH_BYTES)
     if named is not None and named.startswith("/"):
         return named.rstrip("/") or "/"
     try:

@@ -15,7 +15,7 @@ from innoscope.target.symbols import packs
 if TYPE_CHECKING:
     from innoscope.target.proc import ProcFs
 
-#: Where distributions install separate debug files.
+#: The directory in which distributions install separate debug files.
 DEBUG_DIR = "/usr/lib/debug"
 
 
@@ -23,8 +23,8 @@ DEBUG_DIR = "/usr/lib/debug"
 class Location:
     """The location of an executable.
 
-    ``path`` is in the server's file system. ``deleted`` is true if the file was replaced. ``root`` is the
-    server's root directory as we see it.
+    ``path`` is in the server's file system. ``deleted`` is true if the file was replaced or deleted. ``root``
+    is the server's root directory as we see it.
     """
 
     path: str
@@ -54,7 +54,7 @@ def locate(proc: ProcFs, pid: int) -> Location:
 def openable(proc: ProcFs, pid: int, where: Location) -> str:
     """Return a path that opens exactly the running file: its own path if unchanged, else /proc/PID/exe.
 
-    The search by ``.gnu_debuglink`` needs the file's folder, which /proc/PID/exe does not reveal.
+    The search by ``.gnu_debuglink`` needs the file's directory, which /proc/PID/exe does not reveal.
     """
     link, named = proc.path(pid, "exe"), proc.inside(pid, where.path)
     try:
@@ -64,7 +64,7 @@ def openable(proc: ProcFs, pid: int, where: Location) -> str:
 
 
 def debug_dirs(proc: ProcFs, pid: int, root: str, container: str | None) -> list[str]:
-    """Return the folders to search for debug files, including the server's if it has its own file system."""
+    """Return the directories to search for debug files, including those in a server's own file system."""
     own = [DEBUG_DIR]
     if root != "/" or container:
         own.append(proc.inside(pid, DEBUG_DIR))

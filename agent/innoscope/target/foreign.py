@@ -13,11 +13,17 @@ if TYPE_CHECKING:
 
 
 def open_binary(path: str | Path) -> BinaryIO:
-    """Open a regular file. A path below ``/proc/PID/root`` cannot escape that root. Raise OSError."""
+    """Open a regular file. A path below ``/proc/PID/root`` cannot escape that root.
+
+    Raise OSError if it cannot be opened or is not a regular file.
+    """
     return os.fdopen(_native.open_regular(str(path)), "rb")
 
 
 def read_text(path: str | Path, limit: int = 64 << 10) -> str:
-    """Return the first ``limit`` bytes of a file as text. Raise OSError."""
+    """Return the first ``limit`` bytes of a file as text.
+
+    Raise OSError if it cannot be read or is not a regular file.
+    """
     with open_binary(path) as file:
         return file.read(limit).decode(errors="replace")

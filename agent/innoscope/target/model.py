@@ -1,4 +1,4 @@
-"""Define the identity of a server process, and the data about its threads that SQL reports."""
+"""Define the identity of a server process, and the data about the statements of its threads."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Target:
     """One running mysqld or mariadbd.
 
     ``start_time`` is field 22 of /proc/PID/stat (clock ticks since boot). Together with the pid it identifies
-    the process uniquely. Paths are in the server's file system;
-    ``root`` is the root directory of that file system as this process sees it.
+    the process uniquely. Paths are in the server's file system; ``root`` is the root directory of that file
+    system as this process sees it.
     """
 
     pid: int
@@ -20,7 +20,7 @@ class Target:
     flavour: str  # mysql or mariadb
     version: tuple[int, ...]  # () if unknown
     version_text: str
-    version_from: str  # memory, binary, sql or unknown
+    version_from: str  # memory, binary or unknown
     executable: str
     deleted: bool  # an upgrade replaced the file under the running server
     build_id: str | None

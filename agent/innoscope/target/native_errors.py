@@ -14,9 +14,10 @@ from innoscope.common.errors import BadFile, InnoscopeError, KernelUnable, NoRig
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Lock held while Innoscope reads a server's symbols, so that only one read at a time takes memory (up to 30
-#: MB), even with many servers. The lock is not held while a child process reads debug information, which
-#: takes seconds.
+#: Lock held while Innoscope searches a server's symbols for functions and variables, or reads a symbol pack,
+#: so that even with many servers, only one search at a time uses memory (up to 30 MB). The lock is not held
+#: for snapshots and the detection of versions, nor while a child process reads debug information, which takes
+#: seconds.
 ONE_AT_A_TIME: Final = threading.Lock()
 RUN_AS_ROOT = (
     "run it as root: sudo innoscope …; or with CAP_BPF, CAP_PERFMON, "
@@ -25,7 +26,7 @@ RUN_AS_ROOT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class NativeFailure:
     """The contents of a ``NativeError``. The kinds are listed in ``_native.pyi``."""
 
     kind: str
@@ -33,13 +34,13 @@ class Failure:
     remedy: str | None = None
 
 
-def failure(error: _native.NativeError) -> Failure:
+def failure(error: _native.NativeError) -> NativeFailure:
     """Return the contents of a ``NativeError``."""
-    return Failure(*error.args) if len(error.args) >= 2 else Failure("internal", str(error))
+    return NativeFailure(*error.args) if len(error.args) >= 2 else NativeFailure("internal", str(error))
 
 
 def no_rights(pid: int, detail: str) -> NoRights:
-    """Return the error for a process that we may not inspect."""
+    """Return the error for a process that we are not allowed to inspect."""
     return NoRights(f"cannot inspect process {pid}: {detail}", remedy=RUN_AS_ROOT)
 
 
@@ -108,6 +109,6 @@ def translating(pid: int) -> Iterator[None]:
 
 @contextmanager
 def reading_files(pid: int) -> Iterator[None]:
-    """Convert errors in the same way as ``translating``, and let only one thread at a time read symbols."""
+    """Convert errors in the same way as ``translating``, while holding ONE_AT_A_TIME."""
     with ONE_AT_A_TIME, translating(pid):
         yield

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 _UCRED: Final = struct.Struct("iII")
 #: Pid and uid of systemd, which listens on behalf of socket-activated services.
-_INIT: Final = (1, 0)
+INIT_PID: Final = 1
+_INIT: Final = (INIT_PID, 0)
 #: kernel.overflowuid, which stands for all users that are not mapped into our user namespace.
 _UNKNOWN_UID: Final = 65534
-#: Timeout, in seconds, of a connection that serves only to find the listening process.
-_CONNECT_S: Final = 0.2
 
 
 class WrongPeer(SqlFailed):
@@ -41,19 +40,23 @@ def require_unix(proc: ProcFs, target: Target, wire: socket.socket, path: str) -
 
 
 def listener(path: str) -> int | None:
-    """Return the pid of the socket's listener; None if there is none or it is in another pid namespace."""
+    """Return the pid of the process that listens on the socket; 0 if it is in another pid namespace.
+
+    Return None if the connection fails, for example because no process listens. Connecting never blocks: on a
+    Unix socket, it succeeds or fails at once.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as wire:
-        wire.settimeout(_CONNECT_S)
+        wire.setblocking(False)
         try:
             wire.connect(path)
-        except OSError:
+        except (OSError, ValueError):  # ValueError: the path contains a null character
             return None
         pid: int = _UCRED.unpack(wire.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[0]
-    return pid or None
+    return pid
 
 
 def require_tcp(proc: ProcFs, target: Target, wire: socket.socket, where: str) -> None:
-    """Raise SqlFailed unless the other end of this connection, on this host, is a socket of the target.
+    """Raise SqlFailed unless the other end of this local TCP connection is a socket that the target owns.
 
     Call this after the greeting, when the server has accepted the connection. If the target's descriptors
     cannot be read, the socket must belong to the target's user.

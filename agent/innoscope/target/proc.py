@@ -2,6 +2,10 @@
 
 The root is a parameter, so that tests can use an artificial tree. Methods that read files of a
 process raise ProcessLookupError if it has exited, and PermissionError if the kernel denies access.
+
+Paths with process ids are strings, because pathlib interns each component of a path (Lib/pathlib.py in
+CPython 3.11). Each new id would enlarge CPython's table of interned strings, which is rebuilt at several
+times its size.
 """
 
 from __future__ import annotations
@@ -75,7 +79,7 @@ def _gone_or_refused(pid: int) -> Iterator[None]:
 
 
 def _raise(pid: int, error: OSError) -> NoReturn:
-    """Raise ProcessLookupError or PermissionError for an error of /proc."""
+    """Raise ProcessLookupError or PermissionError for an error of /proc or, for other causes, ``error``."""
     if error.errno in _REFUSED:
         raise PermissionError(error.errno, f"/proc/{pid}: {error.strerror}") from error
     if error.errno in _GONE:
@@ -123,7 +127,7 @@ class ProcFs:
 
     def exists(self, pid: int) -> bool:
         """Return whether a process or thread with this id exists now."""
-        return Path(self.path(pid)).is_dir()
+        return os.path.isdir(self.path(pid))  # noqa: PTH112
 
     def stat(self, pid: int) -> Stat:
         """Read /proc/PID/stat. The comm is in parentheses and may itself contain spaces and parentheses."""
@@ -147,7 +151,7 @@ class ProcFs:
         return {name: value.strip() for name, _, value in pairs}
 
     def owner(self, pid: int) -> Owner:
-        """Return the owner from /proc/PID/status, which every user may read."""
+        """Return the owner from /proc/PID/status, which every user can read unless hidepid is set."""
         text = b"\n" + self._read(pid, "status")
         uids, inner = (_field(text, name) for name in (b"Uid", b"NSpid"))
         return Owner(tuple(map(int, uids)), len(inner) > 1)
@@ -158,7 +162,7 @@ class ProcFs:
         return raw.rstrip("\0").split("\0") if raw else []
 
     def exe(self, pid: int) -> tuple[str, bool]:
-        """Return ``(path, deleted)`` of the executable. Raise ProcessLookupError for a kernel thread."""
+        """Return ``(path, deleted)`` of the executable. Raise ProcessLookupError if it has none."""
         path = self._link(pid, "exe")
         return path.removesuffix(" (deleted)"), path.endswith(" (deleted)")
 
@@ -177,7 +181,16 @@ class ProcFs:
     def namespace(self, pid: int | str, name: str) -> str:
         """Return one namespace, such as ``user:[4026531837]``."""
         with _gone_or_refused(int(pid) if str(pid).isdecimal() else 0):
-            return str(Path(f"{self.root}/{pid}/ns/{name}").readlink())
+            return os.readlink(f"{self.root}/{pid}/ns/{name}")  # noqa: PTH115
+
+    def network(self, pid: int | str) -> int:
+        """Return a number that identifies the process's network namespace; for "self", our own.
+
+        Unlike ``namespace``, this needs no privileges. The files below /proc/PID/net belong to the namespace,
+        and each has its own inode (get_proc_task_net in fs/proc/proc_net.c, proc_get_inode in inode.c).
+        """
+        with _gone_or_refused(int(pid) if str(pid).isdecimal() else 0):
+            return os.stat(f"{self.root}/{pid}/net/unix").st_ino  # noqa: PTH116
 
     def cgroup(self, pid: int) -> str:
         """Read /proc/PID/cgroup, which contains the container's id."""
@@ -223,7 +236,8 @@ class ProcFs:
         """Yield ``(inode, port)`` of each TCP listener in the process's network namespace (net/tcp and tcp6).
 
         Callers should stop early. Listeners come first. To find a connection after them, the kernel walks a
-        hash table of up to 10⁶ buckets, which takes milliseconds. The iteration ends at the first connection.
+        hash table of up to 524,288 buckets by default (tcp_init in net/ipv4/tcp.c), which takes milliseconds.
+        The iteration ends at the first connection.
         """
         for name in ("net/tcp", "net/tcp6"):
             try:
@@ -254,7 +268,7 @@ class ProcFs:
         return None
 
     def _read(self, pid: int, name: str, most: int = -1) -> bytes:
-        with _gone_or_refused(pid), Path(self.path(pid, name)).open("rb") as file:
+        with _gone_or_refused(pid), open(self.path(pid, name), "rb") as file:  # noqa: PTH123
             return file.read(most)
 
     def _link(self, pid: int, name: str) -> str:
@@ -267,7 +281,8 @@ class ProcFs:
     def _lines(self, pid: int | str, name: str, at_once: int = 1 << 16) -> Iterator[str]:
         """Yield the lines of a table without its heading. Read ``at_once`` bytes at a time."""
         who = int(pid) if str(pid).isdecimal() else 0
-        with _gone_or_refused(who), Path(f"{self.root}/{pid}/{name}").open("rb", buffering=at_once) as table:
+        path = f"{self.root}/{pid}/{name}"
+        with _gone_or_refused(who), open(path, "rb", buffering=at_once) as table:  # noqa: PTH123
             next(table, None)
             for line in table:
                 yield line.decode(errors="surrogateescape")

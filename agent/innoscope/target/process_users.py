@@ -31,7 +31,10 @@ def login_user(proc: ProcFs, pid: int) -> str | None:
 
 
 def process_owner(proc: ProcFs, pid: int) -> str:
-    """Return ``root``, or ``root (alice)`` if alice logged in and became root. Raise ProcessLookupError."""
+    """Return ``root``, or ``root (alice)`` if alice logged in and became root.
+
+    Raise ProcessLookupError if the process has exited.
+    """
     user = user_name(int(proc.status(pid)["Uid"].split()[1]))
     login = login_user(proc, pid)
     return f"{user} ({login})" if login not in (None, user) else user

@@ -32,7 +32,11 @@ _FAILURES: Mapping[int, tuple[str, str]] = {
         "put user and password into ~/.my.cnf under [client-innoscope]; then " + GRANT,
     ),
     1053: ("the server is shutting down", "stacks work without SQL: omit --queries"),
-    1129: ("this host is blocked after many connection errors", "FLUSH HOSTS on the server"),
+    # Each version's client sends the statement of that version: MySQL 8.4 and newer have no FLUSH HOSTS.
+    1129: (
+        "this host is blocked after many connection errors",
+        "mysqladmin flush-hosts (or mariadb-admin flush-hosts), on the server's host",
+    ),
     1130: ("this host is not allowed to connect over TCP", "--socket PATH, or an account for 127.0.0.1"),
     1142: ("{user} may not read performance_schema", GRANT_SCHEMA),
     1227: ("{user} lacks a privilege", GRANT),

@@ -22,10 +22,10 @@ _SUN_PATH = 107  # maximum length of a Unix socket's path in bytes, without the 
 def socket_from_here(proc: ProcFs, target: Target, path: str) -> Iterator[str]:
     """Yield a path to the server's socket for connect(2), valid within the context.
 
-    Raise SqlFailed if the path is long and its folder cannot be opened.
+    Raise SqlFailed if the path is too long for a socket address and its directory cannot be opened.
 
     The path goes through /proc/PID/root, which is correct in other mount namespaces and chroots. If its
-    folder is not accessible, the path below the server's root directory is used instead.
+    directory is not accessible, the path below the server's root directory is used instead.
     """
     seen = proc.inside(target.pid, path)
     if not os.access(PurePosixPath(seen).parent, os.X_OK):

@@ -1,8 +1,8 @@
 """Detect the flavour and version of a server without SQL.
 
 Detection also works while a server starts, hangs or refuses connections. The version is in its memory, in the
-global variable ``server_version`` (a char array in MySQL and MariaDB),
-and in the read-only data of its executable.
+global variable ``server_version`` (a char array in MySQL and MariaDB), and in the read-only data of its
+executable.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, BinaryIO
 
 from innoscope import _native
+from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.target import foreign
 from innoscope.target.native_errors import translating
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
 _SYMBOL = "server_version"
 _SYMBOL_SIZE = 60  # SERVER_VERSION_LENGTH in include/mysql_com.h, unchanged from 4.1 to 9.7
 _SANE = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{1,3})(?![\d.])[\w.+~:-]*$")
-_WIRE_PREFIX = "5.5.5-"  # MariaDB ≥ 10 sends this prefix so that old replicas accept the version
+_WIRE_PREFIX = "5.5.5-"  # MariaDB 10 sends this prefix, so that old replicas accept the version
 _NUMBER = rb"\d{1,2}\.\d{1,2}\.\d{1,3}"
-_BINARY_LIMIT = 128 << 20  # bytes searched; allocated sections come first, debug information after them
+_BINARY_LIMIT = 128 << 20  # maximum bytes to search; allocated sections precede debug information
 _BINARY_S = 5.0  # maximum seconds for the search, which takes 0.1 s on an idle host
 _HITS = 1_000  # maximum number of occurrences of a literal to test per piece; a server has only a few
-_PIECE = 4 << 20  # bytes read at a time, because a daemon must not hold a whole executable in memory
+_PIECE = 1 << 20  # bytes read at a time, because a daemon must not hold a whole executable in memory
 _BEFORE, _AFTER = 16, 96  # maximum bytes of the whole string before and after the literal
 
 #: (literal that is fast to find, pattern of the whole string) to search for in an executable, best first.
@@ -125,9 +126,12 @@ def _search(piece: bytes, literal: bytes, whole: re.Pattern[bytes]) -> str | Non
 
 
 def pieces(file: BinaryIO, size: int = _PIECE) -> Iterator[bytes]:
-    """Yield the file's bytes. Pieces overlap, so that a string at a boundary is completely in one of them."""
+    """Yield the file's bytes, within the limits ``_BINARY_LIMIT`` and ``_BINARY_S``.
+
+    Pieces overlap, so that a string at a boundary is completely in one of them.
+    """
     piece = b""
-    until = time.monotonic() + _BINARY_S
+    until = time.monotonic() + slowness.scaled(_BINARY_S)
     for _ in range(0, _BINARY_LIMIT, size):
         if time.monotonic() > until:
             return

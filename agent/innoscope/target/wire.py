@@ -12,19 +12,24 @@ import socket
 import ssl
 import struct
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common.errors import SqlFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from _typeshed import ReadableBuffer, WriteableBuffer
+
+    from innoscope.target.unanswered import Unanswered
 
 #: Maximum size of a response in bytes. The longest regular response lists 20,000 threads, most of them idle.
 MAX_BYTES: Final = 4 << 20
 #: Maximum number of values in one response. Each value becomes a Python object; each row counts as two more.
 MAX_VALUES: Final = 250_000
-#: Maximum column count of a result set. A greater first byte is the prefix of a multi-byte number.
+#: Maximum column count of a result set. A greater first byte is not a count: it is a prefix or a marker.
 _MAX_COLUMNS: Final = 250
 #: Maximum number of packets in a response without a result set, and in a login.
 _MAX_PACKETS: Final = 64
@@ -35,19 +40,25 @@ _PROTOCOL: Final = b"\x0a"
 #: Size in bytes of the fields after the version: thread id, 8 bytes of the nonce, both halves of the
 #: capabilities, other fields, 10 reserved bytes.
 _FIXED: Final = 31
-#: Offset of the nonce's length, size in bytes of the nonce's first part, and minimum size of its second part.
+#: Offset of the nonce's length.
 _NONCE_LENGTH: Final = 20
+#: Size of the nonce's first part in bytes.
 _NONCE_BEGIN: Final = 8
+#: Minimum size of the nonce's second part in bytes.
 _MIN_NONCE: Final = 13
 _PLUGIN_AUTH: Final = 1 << 3  # CLIENT_PLUGIN_AUTH, in the upper half of the capabilities
 
 
 @dataclass(slots=True)
 class Budget:
-    """The remaining limits of one response. ``login_until`` limits all responses of a login together."""
+    """The remaining limits of one response. ``login_until`` limits all responses of a login together.
+
+    A connection whose response does not arrive in time is passed to ``unanswered``, if it is not None.
+    """
 
     seconds: float
     login_until: float = math.inf
+    unanswered: Unanswered | None = None
     until: float = math.inf
     bytes_left: int = MAX_BYTES
     packets_left: int = _MAX_PACKETS
@@ -101,7 +112,7 @@ class Budget:
         self.head, self.first = b"", False
 
     def _first_byte(self, columns: int) -> None:
-        """Raise the packet limit if the response is a result set: its first byte is the column count."""
+        """Set the packet limit for a result set by its column count. Reject prefixes and unknown markers."""
         if self.logging_in:
             return
         if 0 < columns <= _MAX_COLUMNS:
@@ -122,23 +133,31 @@ class _Bounded(socket.socket):
 
     def recv_into(self, buffer: WriteableBuffer, nbytes: int = 0, flags: int = 0) -> int:
         """Receive data before the budget's deadline. Return the number of bytes."""
-        self._apply_deadline()
         view = memoryview(buffer)
-        count = super().recv_into(view, nbytes or len(view), flags)
+        with self._deadline():
+            count = super().recv_into(view, nbytes or len(view), flags)
         self.budget.take(view[:count])
         return count
 
     def sendall(self, data: ReadableBuffer, flags: int = 0) -> None:
         """Send a request. Its response gets a new budget."""
         self.budget.begin()
-        self._apply_deadline()
-        super().sendall(data, flags)
+        with self._deadline():
+            super().sendall(data, flags)
 
     def settimeout(self, value: float | None) -> None:
         """Ignore PyMySQL's timeout, because the budget sets the deadline."""
 
-    def _apply_deadline(self) -> None:
-        super().settimeout(self.budget.rest())
+    @contextmanager
+    def _deadline(self) -> Iterator[None]:
+        """Apply the budget's deadline to an operation."""
+        try:
+            super().settimeout(self.budget.rest())
+            yield
+        except TimeoutError:
+            if self.budget.unanswered is not None:
+                self.budget.unanswered.keep(self)
+            raise
 
 
 class Wire(_Bounded):
@@ -151,7 +170,7 @@ class Wire(_Bounded):
         self._greeted = False
         try:
             budget.begin()
-            self._apply_deadline()
+            super(_Bounded, self).settimeout(budget.rest())
             self.connect(address)
         except BaseException:
             self.close()
@@ -184,8 +203,8 @@ class Wire(_Bounded):
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._apply_deadline()
-            piece = self.recv(size - len(data))
+            with self._deadline():
+                piece = self.recv(size - len(data))
             if not piece:
                 raise ConnectionResetError("the server closed the connection")
             data += piece
@@ -200,8 +219,8 @@ def tls_context(base: ssl.SSLContext, budget: Budget) -> ssl.SSLContext:
 
         def do_handshake(self, block: bool = False) -> None:
             """Perform the handshake before the budget's deadline."""
-            self._apply_deadline()
-            super().do_handshake(block)
+            with self._deadline():
+                super().do_handshake(block)
 
     Encrypted.budget = budget
     base.sslsocket_class = Encrypted

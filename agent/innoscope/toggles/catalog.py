@@ -13,30 +13,33 @@ from innoscope.common.data import catalog_path
 from innoscope.common.errors import BadFile
 from innoscope.common.schema import read_yaml
 from innoscope.toggles import catalog_file
-from innoscope.toggles.model import NotOnThisServer, Refused, same
+from innoscope.toggles.model import ChangeRefused, NotOnThisServer, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from innoscope.toggles.model import Assignment, Backend, Domain, Generation, Raw, Toggle
+    from innoscope.toggles.model import Assignment, Backend, Domain, Raw, Toggle, ToggleGeneration
 
 _NUMBER: Final = re.compile(r"\d{1,20}", re.ASCII)
 _NAMES: Final = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 
 def load(path: Path | None = None) -> dict[str, Toggle]:
-    """Return all toggles by name, in file order. Raise BadFile, which names the invalid entry."""
+    """Return all toggles by name, in file order.
+
+    Raise BadFile if the file cannot be read or is invalid. The error names the invalid entry.
+    """
     path = path or catalog_path("toggles.yaml")
     try:
-        return read_yaml(path, catalog_file.File).by_name()
+        return read_yaml(path, catalog_file.ToggleCatalogFile).by_name()
     except BadFile as error:
         remedy = error.remedy or "reinstall innoscope: this changes no server"
         raise BadFile(error.what, remedy=remedy) from error
 
 
-def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Generation:
-    """Return the toggle's entry for a server. Raise NotOnThisServer if it is not supported there."""
+def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> ToggleGeneration:
+    """Return the toggle's entry for a server. Raise NotOnThisServer if the server does not support it."""
     known = [one for one in toggle.generations if one.flavour == flavour]
     remedy = f"innoscope toggle show {toggle.name}"
     server = f"{_NAMES.get(flavour, flavour)} {_dotted(version)}".rstrip()
@@ -58,12 +61,13 @@ def generation(toggle: Toggle, flavour: str, version: tuple[int, ...]) -> Genera
 def raws(backend: Backend, toggle: Toggle, value: str) -> tuple[Raw, ...]:
     """Return the value to write for each assignment of the backend.
 
-    ``value`` is one of the toggle's words or a number. Raise Refused with the allowed values.
+    ``value`` is one of the toggle's words or a number. Raise ChangeRefused, with the allowed values, if
+    the value is invalid.
     """
     text = value.strip().lower()
     if not text:
         choices = allowed(backend, toggle)
-        raise Refused(f"{toggle.name} needs a value: {choices}", remedy=_usage(toggle, "VALUE"))
+        raise ChangeRefused(f"{toggle.name} needs a value: {choices}", remedy=_usage(toggle, "VALUE"))
     return tuple(_raw(one, backend, toggle, toggle.domain, text) for one in backend.assignments)
 
 
@@ -80,7 +84,7 @@ def allowed(backend: Backend, toggle: Toggle) -> str:
 def spoken(backend: Backend, toggle: Toggle, raws: Sequence[Raw | None]) -> str:
     """Return the toggle's value for display, such as ``off``, ``on (40)``, ``200`` or ``mixed (1, 0)``.
 
-    ``raws`` has the current value of each assignment. If a value was not read (None), return ``unknown``.
+    ``raws`` contains the current values of the assignments. If one was not read (None), return ``unknown``.
     """
     pairs = [pair for pair in zip(backend.assignments, raws, strict=True) if pair[0].bound is None]
     if any(raw is None for _, raw in pairs):
@@ -121,9 +125,9 @@ def _raw(one: Assignment, backend: Backend, toggle: Toggle, domain: Domain, text
     return int(int(text) * (one.scale or 1))
 
 
-def _not_allowed(backend: Backend, toggle: Toggle, text: str) -> Refused:
+def _not_allowed(backend: Backend, toggle: Toggle, text: str) -> ChangeRefused:
     choices = allowed(backend, toggle)
-    return Refused(
+    return ChangeRefused(
         f"{toggle.name} cannot be {text:.40} on this server: it takes {choices}",
         remedy=_usage(toggle, choices.split(",")[0].split(" ")[0]),
     )
@@ -146,7 +150,7 @@ def _usage(toggle: Toggle, value: str) -> str:
     return f"innoscope toggle set {toggle.name} {value}".rstrip()
 
 
-def _extent(known: Sequence[Generation]) -> str:
+def _extent(known: Sequence[ToggleGeneration]) -> str:
     """Describe the range of versions that the catalog covers."""
     if not known:
         return "the catalog has no servers of this kind"

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from msgspec import Meta, field
 
 from innoscope.common.schema import Entry, ServerEntry
-from innoscope.toggles.model import Assignment, Backend, Domain, Generation, Raw, Risk, Setting, Toggle
+from innoscope.toggles.model import (
+    Assignment,
+    Backend,
+    Domain,
+    Raw,
+    Risk,
+    Toggle,
+    ToggledVariable,
+    ToggleGeneration,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +25,7 @@ if TYPE_CHECKING:
 _Kind = Literal["sql", "memory"]
 _Name = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]{0,63}\Z")]
 _Symbol = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
-_Word = _Name | bool  # YAML reads on and off without quotes as booleans
+_Word = _Name | bool  # YAML parses unquoted on and off as booleans
 _SIZES: Final = {"unsigned": (1, 4, 8), "signed": (1, 4, 8), "float": (4, 8)}
 _LARGEST: Final = 2.0**64
 _SWITCH: Final = ("on", "off")
@@ -26,7 +35,8 @@ NEVER_RAW: Final = re.compile(
     r"recv_\w*|btr_\w*|ibuf\w*|\w*(?:doublewrite|dblwr|hash_index|flush_method|dirty_pages|checksum)\w*"
     r"|\w*buf_pool_modified\w*|\w*io_capacity\w*|\w*shutdown\w*|srv_force_recovery|innodb_force_recovery"
 )
-#: Symbols that are safe to write on some servers only: symbol -> (flavour, first unsafe version).
+#: Symbols that are safe to write only on some servers: symbol -> (flavour, first unsafe version).
+#: Like NEVER_RAW, this limits what the catalog may contain, so it is not in the catalog.
 _ONLY_BELOW: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
     "srv_startup_is_before_trx_rollback_phase": ("mysql", (5, 6)),
 }
@@ -67,7 +77,7 @@ class _SqlSetting(_Setting, frozen=True):
     to: int | None = None
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
-        """Return the assignment that the entry with this name describes."""
+        """Return the assignment that the entry describes. Raise ValueError if the entry is invalid."""
         self.check(domain)
         if self.bound is not None and domain.words:
             raise ValueError("bound requires a toggle with numbers")
@@ -75,7 +85,7 @@ class _SqlSetting(_Setting, frozen=True):
             raise ValueError("to requires bound")
         default: dict[str, Raw] = {word: word for word in domain.words}
         values = _values(self.values, domain, {"on": True, "off": False} if _is_switch(domain) else default)
-        return Assignment(Setting(name), values, self.scale, self.low, self.high, self.bound, self.to)
+        return Assignment(ToggledVariable(name), values, self.scale, self.low, self.high, self.bound, self.to)
 
 
 class _MemorySetting(_Setting, frozen=True, kw_only=True):
@@ -94,17 +104,17 @@ class _MemorySetting(_Setting, frozen=True, kw_only=True):
             raise ValueError(f"plausible is outside the range of {self.kind} numbers of {self.size} bytes")
 
     def assignment(self, name: str, domain: Domain) -> Assignment:
-        """Return the assignment that the entry with this name describes."""
+        """Return the assignment that the entry describes. Raise ValueError if the entry is invalid."""
         self.check(domain)
         if self.values is None and domain.words and not _is_switch(domain):
             raise ValueError("values is missing")
         values = _values(self.values, domain, {"on": 1, "off": 0})
         self._check_plausible(values, domain)
-        setting = Setting(name, self.kind, self.size, self.plausible, self.variable)
+        setting = ToggledVariable(name, self.kind, self.size, self.plausible, self.variable)
         return Assignment(setting, values, self.scale, self.low, self.high)
 
     def _check_plausible(self, values: Mapping[str, Raw] | None, domain: Domain) -> None:
-        """Check that all values to write are plausible, because undo refuses to change implausible values."""
+        """Raise ValueError unless all values to write are plausible: undo does not change other values."""
         low, high = self.plausible
         written = [raw for raw in (values or {}).values() if not isinstance(raw, str)]
         if domain.low is not None and domain.high is not None:
@@ -133,7 +143,10 @@ class _Backend(Entry, frozen=True):
         return "memory" if self.sql is None else "sql"
 
     def backend(self, domain: Domain) -> Backend:
-        """Return the backend that the entry describes, for a toggle with these values."""
+        """Return the backend that the entry describes, for a toggle with these values.
+
+        Raise ValueError if one of its settings is invalid.
+        """
         assignments = []
         for name, setting in (self.sql or self.memory or {}).items():
             try:
@@ -168,8 +181,11 @@ class _Servers(ServerEntry, frozen=True):
             for name, setting in (backend.memory or {}).items():
                 _check_memory(name, setting.variable, flavour, versions.last)
 
-    def generation(self, domain: Domain) -> Generation:
-        """Return the generation that the entry describes, for a toggle with these values."""
+    def generation(self, domain: Domain) -> ToggleGeneration:
+        """Return the generation that the entry describes, for a toggle with these values.
+
+        Raise ValueError if one of its backends is invalid.
+        """
         [(flavour, versions)] = self.ranges.items()
         backends = []
         for number, entry in enumerate(self.backends):
@@ -177,7 +193,7 @@ class _Servers(ServerEntry, frozen=True):
                 backends.append(entry.backend(domain))
             except ValueError as error:
                 raise ValueError(f"backends[{number}].{error}") from error
-        return Generation(flavour, versions, tuple(backends), self.refused, self.never)
+        return ToggleGeneration(flavour, versions, tuple(backends), self.refused, self.never)
 
 
 class _Toggle(Entry, frozen=True):
@@ -198,7 +214,7 @@ class _Toggle(Entry, frozen=True):
                 _check_no_overlap(one, other)
 
     def domain(self) -> Domain:
-        """Return the values that the toggle accepts."""
+        """Return the values that the toggle accepts. Raise ValueError if they are invalid."""
         if isinstance(self.values, _Numbers):
             return Domain(low=self.values.low, high=self.values.high, unit=self.values.unit)
         words = _SWITCH if self.values == "switch" else tuple(map(_word, self.values))
@@ -207,7 +223,7 @@ class _Toggle(Entry, frozen=True):
         return Domain(words=words)
 
     def toggle(self, name: str) -> Toggle:
-        """Return the toggle that the entry with this name describes."""
+        """Return the toggle that the entry describes. Raise ValueError if the entry is invalid."""
         domain = self.domain()
         generations = []
         for number, servers in enumerate(self.servers):
@@ -219,7 +235,7 @@ class _Toggle(Entry, frozen=True):
         return Toggle(name, self.title, self.what, self.risk, domain, tuple(generations), *texts)
 
 
-class File(Entry, frozen=True):
+class ToggleCatalogFile(Entry, frozen=True):
     """The contents of toggles.yaml."""
 
     version: Literal[1]
@@ -259,7 +275,10 @@ def _word(word: str | bool) -> str:
 def _values(
     given: Mapping[str | bool, Raw] | None, domain: Domain, default: Mapping[str, Raw]
 ) -> dict[str, Raw] | None:
-    """Return the value to write for each word; None if the toggle's value is a number."""
+    """Return the value to write for each word; None if the toggle's value is a number.
+
+    Raise ValueError if the words do not match the toggle's.
+    """
     if not domain.words:
         if given is not None:
             raise ValueError("values: the toggle takes a number")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from innoscope.toggles.model import Refused, Step, Verdict
+from innoscope.toggles.model import ChangeRefused, ChangeStep, ToggleVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from innoscope.target.model import Target
     from innoscope.toggles.facts import Facts
-    from innoscope.toggles.journal_format import Entry
-    from innoscope.toggles.model import Backend, Domain, Setting
+    from innoscope.toggles.journal_format import JournalEntry
+    from innoscope.toggles.model import Backend, Domain, ToggledVariable
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Change:
     domain: Domain
     value: str
     backend: Backend
-    steps: tuple[Step, ...]
+    steps: tuple[ChangeStep, ...]
 
 
-def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[Verdict, ...]:
+def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[ToggleVerdict, ...]:
     """Check the server and this process before a change or undo. Return the most important results first."""
     return (
         identity(target, facts),
@@ -40,7 +40,9 @@ def server_verdicts(target: Target, facts: Facts, backend: str) -> tuple[Verdict
     )
 
 
-def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> tuple[Verdict, ...]:
+def verdicts(
+    target: Target, facts: Facts, change: Change, entries: Iterable[JournalEntry]
+) -> tuple[ToggleVerdict, ...]:
     """Run all checks for a change, and return their results."""
     return (
         *server_verdicts(target, facts, change.backend.kind),
@@ -52,14 +54,14 @@ def verdicts(target: Target, facts: Facts, change: Change, entries: Iterable[Ent
     )
 
 
-def refuse(verdicts: Iterable[Verdict]) -> None:
-    """Raise Refused for the first check that failed."""
+def refuse(verdicts: Iterable[ToggleVerdict]) -> None:
+    """Raise ChangeRefused if a check failed; the error describes the first one that did."""
     for verdict in verdicts:
         if not verdict.ok:
-            raise Refused(str(verdict.reason), remedy=verdict.remedy)
+            raise ChangeRefused(str(verdict.reason), remedy=verdict.remedy)
 
 
-def identity(target: Target, facts: Facts) -> Verdict:
+def identity(target: Target, facts: Facts) -> ToggleVerdict:
     """Check that the pid still belongs to the same process with the same executable."""
     if facts.start_time is None:
         return _no("identity", f"server {target.pid} has exited", "innoscope targets")
@@ -79,7 +81,7 @@ def identity(target: Target, facts: Facts) -> Verdict:
     return _yes("identity")
 
 
-def catalog_knows(target: Target) -> Verdict:
+def catalog_knows(target: Target) -> ToggleVerdict:
     """Check that the server's version is known, because the catalog's entries depend on it."""
     if target.version and target.version_from != "unknown":
         return _yes("catalog_knows")
@@ -90,7 +92,7 @@ def catalog_knows(target: Target) -> Verdict:
     )
 
 
-def not_stopped(target: Target, facts: Facts) -> Verdict:
+def not_stopped(target: Target, facts: Facts) -> ToggleVerdict:
     """Check that no thread is stopped by a signal or a debugger."""
     if not facts.stopped:
         return _yes("not_stopped")
@@ -101,7 +103,7 @@ def not_stopped(target: Target, facts: Facts) -> Verdict:
     )
 
 
-def not_traced(facts: Facts) -> Verdict:
+def not_traced(facts: Facts) -> ToggleVerdict:
     """Check that nothing traces the server: a debugger may change it or stop a thread at any point."""
     if facts.tracer is None:
         return _yes("not_traced")
@@ -112,7 +114,7 @@ def not_traced(facts: Facts) -> Verdict:
     )
 
 
-def serving(target: Target, facts: Facts) -> Verdict:
+def serving(target: Target, facts: Facts) -> ToggleVerdict:
     """Check that the server is not starting, recovering or stopping, because changes may be unsafe then."""
     if facts.listens:
         return _yes("serving")
@@ -128,8 +130,8 @@ def serving(target: Target, facts: Facts) -> Verdict:
     )
 
 
-def rights(target: Target, facts: Facts, backend: str) -> Verdict:
-    """Check that we may write to the process's memory, if the backend needs that."""
+def rights(target: Target, facts: Facts, backend: str) -> ToggleVerdict:
+    """Check that this process may write to the server's memory, if the backend needs that."""
     if backend == "sql" or facts.memory_error is None or facts.ptrace_capable:
         return _yes("rights")
     return _no(
@@ -139,7 +141,7 @@ def rights(target: Target, facts: Facts, backend: str) -> Verdict:
     )
 
 
-def ptrace_policy(facts: Facts, backend: str) -> Verdict:
+def ptrace_policy(facts: Facts, backend: str) -> ToggleVerdict:
     """Check that no kernel policy overrides CAP_SYS_PTRACE and forbids writing to memory."""
     if backend == "sql" or facts.memory_error is None or not facts.ptrace_capable:
         return _yes("ptrace_policy")
@@ -157,14 +159,14 @@ def ptrace_policy(facts: Facts, backend: str) -> Verdict:
     )
 
 
-def journal_writable(facts: Facts) -> Verdict:
+def journal_writable(facts: Facts) -> ToggleVerdict:
     """Check that the change and its result can be written to the journal."""
     if facts.journal_problem is None:
         return _yes("journal")
     return _no("journal", *facts.journal_problem)
 
 
-def as_declared(backend: Backend, steps: Sequence[Step]) -> Verdict:
+def as_declared(backend: Backend, steps: Sequence[ChangeStep]) -> ToggleVerdict:
     """Check that the variables' sizes and types in this server match the catalog."""
     for setting, step in _pairs(backend, steps):
         for what, known, found in (("bytes", setting.size, step.size), ("type", setting.kind, step.type)):
@@ -177,7 +179,7 @@ def as_declared(backend: Backend, steps: Sequence[Step]) -> Verdict:
     return _yes("as_declared")
 
 
-def plausible(backend: Backend, steps: Sequence[Step]) -> Verdict:
+def plausible(backend: Backend, steps: Sequence[ChangeStep]) -> ToggleVerdict:
     """Check that the current values are plausible. An implausible value indicates the wrong variable."""
     for setting, step in _pairs(backend, steps):
         if setting.plausible is None or step.old is None:
@@ -192,8 +194,11 @@ def plausible(backend: Backend, steps: Sequence[Step]) -> Verdict:
     return _yes("plausible")
 
 
-def in_range(domain: Domain, value: str) -> Verdict:
-    """Check that the value is in range. Values that are not numbers pass, because the catalog checks them."""
+def in_range(domain: Domain, value: str) -> ToggleVerdict:
+    """Check that the value is one of the toggle's words, or a number in its range.
+
+    For a toggle with numbers, other text passes this check, because ``catalog.raws`` rejects it.
+    """
     if value.lower() in domain.words:
         return _yes("in_range")
     if domain.low is None and domain.high is None:
@@ -211,8 +216,10 @@ def in_range(domain: Domain, value: str) -> Verdict:
     return _yes("in_range")
 
 
-def no_other_change(target: Target, facts: Facts, change: Change, entries: Iterable[Entry]) -> Verdict:
-    """Check that no change of the same toggle or setting is unfinished or scheduled for automatic undo."""
+def no_other_change(
+    target: Target, facts: Facts, change: Change, entries: Iterable[JournalEntry]
+) -> ToggleVerdict:
+    """Check that no change to the same toggle or setting is unfinished or scheduled for automatic undo."""
     settings = {step.setting for step in change.steps}
     life = (target.pid, target.start_time, facts.boot_id)
     for entry in entries:
@@ -236,14 +243,14 @@ def no_other_change(target: Target, facts: Facts, change: Change, entries: Itera
     return _yes("no_other_change")
 
 
-def _pairs(backend: Backend, steps: Sequence[Step]) -> Iterable[tuple[Setting, Step]]:
+def _pairs(backend: Backend, steps: Sequence[ChangeStep]) -> Iterable[tuple[ToggledVariable, ChangeStep]]:
     known = {assignment.setting.name: assignment.setting for assignment in backend.assignments}
     return ((known[step.setting], step) for step in steps if step.setting in known)
 
 
-def _yes(check: str) -> Verdict:
-    return Verdict(check, ok=True)
+def _yes(check: str) -> ToggleVerdict:
+    return ToggleVerdict(check, ok=True)
 
 
-def _no(check: str, reason: str, remedy: str) -> Verdict:
-    return Verdict(check, ok=False, reason=reason, remedy=remedy)
+def _no(check: str, reason: str, remedy: str) -> ToggleVerdict:
+    return ToggleVerdict(check, ok=False, reason=reason, remedy=remedy)

@@ -10,14 +10,14 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.toggles import catalog
 from innoscope.toggles.backends.sql import NoLogin
 from innoscope.toggles.dependencies import Dependencies
-from innoscope.toggles.model import Backend, Learner, NotOnThisServer, Setting
+from innoscope.toggles.model import Backend, Learner, NotOnThisServer, ToggledVariable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Generation, Toggle, Writer
+    from innoscope.toggles.model import Toggle, ToggleGeneration, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Source:
 
 
 def values(
-    target: Target, toggles: Iterable[Toggle], account: Account, *, deps: Dependencies | None = None
+    target: Target, toggles: Iterable[Toggle], account: LoginOptions, *, deps: Dependencies | None = None
 ) -> dict[str, str]:
     """Return the current values by toggle name, formatted for display.
 
@@ -55,10 +55,10 @@ def _sources(toggle: Toggle, target: Target) -> Iterator[_Source]:
         yield _Source(toggle, backend)
 
 
-def _readable(generation: Generation) -> Iterator[Backend]:
+def _readable(generation: ToggleGeneration) -> Iterator[Backend]:
     """Yield the backends that can read the value.
 
-    If a value can be changed only in memory, but system variables show it, also yield an SQL backend.
+    For a memory backend whose settings are all visible as system variables, also yield an SQL backend.
     """
     for backend in generation.backends:
         if backend.kind in generation.never:
@@ -67,11 +67,13 @@ def _readable(generation: Generation) -> Iterator[Backend]:
         shown = [one.setting.variable for one in backend.assignments]
         if backend.kind == "memory" and all(shown):
             assignments = zip(backend.assignments, shown, strict=True)
-            yield Backend("sql", tuple(replace(one, setting=Setting(str(name))) for one, name in assignments))
+            yield Backend(
+                "sql", tuple(replace(one, setting=ToggledVariable(str(name))) for one, name in assignments)
+            )
 
 
 def _read_all(
-    kind: str, sources: Sequence[_Source], target: Target, account: Account, deps: Dependencies
+    kind: str, sources: Sequence[_Source], target: Target, account: LoginOptions, deps: Dependencies
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     try:

@@ -1,4 +1,4 @@
-"""Define the engine's dependencies (catalog, writers, journal, facts), which tests can replace."""
+"""Define the toggle engine's dependencies (catalog, writers, journal, facts), which tests can replace."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from innoscope.toggles.journal import Journal
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
     from innoscope.toggles.model import Toggle, Writer
 
 
-def open_writer(kind: str, target: Target, account: Account) -> Writer:
+def open_writer(kind: str, target: Target, account: LoginOptions) -> Writer:
     """Return the writer of a backend, which the caller must close. Raise the writer's own errors."""
     if kind == "sql":
         return SqlWriter(target, account)
@@ -29,7 +29,7 @@ def open_writer(kind: str, target: Target, account: Account) -> Writer:
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The engine's dependencies. Tests replace the defaults to inject faults.
+    """The toggle engine's dependencies. Tests replace the defaults to inject faults.
 
     ``expiry`` is the module of that name, or an object with the same functions ``arm`` and ``disarm``.
     ``publish`` writes the status file for the agent.
@@ -37,7 +37,7 @@ class Dependencies:
 
     journal: Journal = field(default_factory=Journal)
     toggles: Callable[[], Mapping[str, Toggle]] = catalog.load
-    writer: Callable[[str, Target, Account], Writer] = open_writer
+    writer: Callable[[str, Target, LoginOptions], Writer] = open_writer
     facts: Callable[[Target, Journal], facts.Facts] = facts.gather
     expiry: Any = None
     publish: Callable[[Journal], None] | None = None

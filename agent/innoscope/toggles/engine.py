@@ -1,4 +1,4 @@
-"""Apply a plan: check and journal it, write and verify the values, and restore the old ones on failure."""
+"""Apply a plan: check and journal it, write and verify the values, and restore old values on failure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.toggles import checks, expiry, lock, status_file
 from innoscope.toggles.current_values import values
 from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.guarded_write import nothing, put_back, verify
-from innoscope.toggles.journal_format import Entry, ServerId, fresh_id, printable
-from innoscope.toggles.model import ChangeFailed, Refused, same
+from innoscope.toggles.journal_format import JournalEntry, ServerId, fresh_id, printable
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, same
 from innoscope.toggles.paths import boot_id
 from innoscope.toggles.plan import plan
 from innoscope.toggles.undo import undo
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Plan, Step, Writer
+    from innoscope.toggles.model import ChangePlan, ChangeStep, Writer
 
 __all__ = ["FAULTS", "apply", "history", "plan", "undo", "values"]
 
-#: The arguments with which ``apply`` calls ``fault``, in this order. N is the number of a step, from 0.
+#: The values that ``apply`` passes to ``fault``, in this order. N is a step's index, from 0.
 FAULTS: Final = (
     "begun", "locked", "checked", "armed", "intended", "reread", "writing-N", "written-N", "verified",
     "concluded", "published",
@@ -35,22 +35,22 @@ FAULTS: Final = (
 
 def apply(
     target: Target,
-    plan: Plan,
+    plan: ChangePlan,
     *,
     who: str,
     why: str | None = None,
     seconds: float | None = None,
     fault: Callable[[str], None] = nothing,
-    account: Account | None = None,
+    account: LoginOptions | None = None,
     deps: Dependencies | None = None,
-) -> Entry:
+) -> JournalEntry:
     """Apply the plan, and return the journal entry. ``seconds`` is the time until the automatic undo.
 
-    Raise Refused if nothing was written, and ChangeFailed if the change failed after a write. ``fault`` is
-    called at each point listed in FAULTS. If this process is killed at any of these points, the journal stays
-    correct and ``undo`` works.
+    Raise ChangeRefused if nothing was written, and ChangeFailed if the change failed after a write. ``fault``
+    is called at each point listed in FAULTS. If this process is killed at any of these points, the journal
+    stays correct and ``undo`` works.
     """
-    deps, account = deps or Dependencies(), account or Account()
+    deps, account = deps or Dependencies(), account or LoginOptions()
     checks.refuse(plan.verdicts)
     fault("begun")
     server = ServerId.of(target, boot_id())
@@ -61,7 +61,7 @@ def apply(
         checks.refuse(checks.verdicts(target, facts, change, entries))
         fault("checked")
         now = time.time()
-        entry = Entry(
+        entry = JournalEntry(
             id=fresh_id(entries), at=now, who=printable(who), why=why, toggle=plan.toggle.name,
             value=plan.value, backend=plan.backend.kind, server=server, steps=plan.steps,
             until=None if seconds is None else now + seconds,
@@ -77,8 +77,11 @@ def apply(
     return deps.journal.find(entry.id) or entry
 
 
-def history(target: Target | None = None, *, deps: Dependencies | None = None) -> list[Entry]:
-    """Return all changes and undos, or only those of one server process, oldest first. Raise BadFile."""
+def history(target: Target | None = None, *, deps: Dependencies | None = None) -> list[JournalEntry]:
+    """Return all changes and undos, or only those of one server process, oldest first.
+
+    Raise BadFile if the journal cannot be read, is damaged or is not trusted.
+    """
     entries = (deps or Dependencies()).journal.entries()
     if target is None:
         return list(entries)
@@ -86,9 +89,9 @@ def history(target: Target | None = None, *, deps: Dependencies | None = None) -
     return [entry for entry in entries if entry.server.life == life]
 
 
-def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str], None]) -> None:
+def _do(writer: Writer, entry: JournalEntry, deps: Dependencies, fault: Callable[[str], None]) -> None:
     """Make the change, and journal its result even if it fails."""
-    attempted: list[Step] = []
+    attempted: list[ChangeStep] = []
     try:
         _reread(writer, entry)
         fault("reread")
@@ -112,27 +115,27 @@ def _do(writer: Writer, entry: Entry, deps: Dependencies, fault: Callable[[str],
         ) from error
 
 
-def _reread(writer: Writer, entry: Entry) -> None:
-    """Raise Refused if a current value differs from the old value in the plan."""
+def _reread(writer: Writer, entry: JournalEntry) -> None:
+    """Raise ChangeRefused if a current value differs from the old value in the plan."""
     for step in entry.steps:
         now = writer.read(step)
         if not same(now, step.old):
-            raise Refused(
+            raise ChangeRefused(
                 f"cannot change {step.setting}: it is {now} now, not {step.old} as planned",
                 remedy=f"innoscope toggle plan {entry.toggle} {entry.value}",
             )
 
 
 def _failed(
-    writer: Writer, entry: Entry, attempted: list[Step], error: BaseException, deps: Dependencies
+    writer: Writer, entry: JournalEntry, attempted: list[ChangeStep], error: BaseException, deps: Dependencies
 ) -> None:
     """Restore the old values of the attempted steps, and journal the failure.
 
-    Raise ChangeFailed if a value could not be restored, or if a write was attempted and ``error`` is not an
-    interrupt.
+    Raise ChangeFailed if a value could not be restored, or if something may have been written and ``error``
+    is not an interrupt.
     """
     what = error.what if isinstance(error, InnoscopeError) else f"{type(error).__name__}: {error}"
-    if not attempted or (isinstance(error, Refused) and len(attempted) == 1):
+    if not attempted or (isinstance(error, ChangeRefused) and len(attempted) == 1):
         _journal_failure(deps, entry, "not written", what)
         return
     left = put_back(writer, attempted)
@@ -149,7 +152,9 @@ def _failed(
         ) from error
 
 
-def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str, back: bool = False) -> None:
+def _journal_failure(
+    deps: Dependencies, entry: JournalEntry, outcome: str, reason: str, back: bool = False
+) -> None:
     """Journal a failure. If that fails, the entry stays "intended", and undo checks the current values."""
     try:
         deps.journal.conclude(entry.id, outcome, reason, put_back=back)
@@ -159,7 +164,7 @@ def _journal_failure(deps: Dependencies, entry: Entry, outcome: str, reason: str
 
 
 @contextmanager
-def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]:
+def _armed(entry: JournalEntry, account: LoginOptions, deps: Dependencies) -> Iterator[None]:
     """Schedule the automatic undo before the change. Cancel it if the change fails and has no effect."""
     if entry.until is None:
         yield
@@ -174,7 +179,7 @@ def _armed(entry: Entry, account: Account, deps: Dependencies) -> Iterator[None]
         raise
 
 
-def _may_be_in_force(entry: Entry, deps: Dependencies) -> bool:
+def _may_be_in_force(entry: JournalEntry, deps: Dependencies) -> bool:
     try:
         found = deps.journal.find(entry.id)
     except BadFile:

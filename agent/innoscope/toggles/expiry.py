@@ -1,7 +1,8 @@
 """Undo temporary changes automatically, even if the terminal is closed or this process has exited.
 
-This uses a transient systemd timer if systemd is running, else a daemon (expiry_main). Both know only the
-change's id, and read the change itself from the journal.
+A transient systemd timer starts expiry_main at the time of the undo. Without systemd, expiry_main runs as a
+daemon and waits until then. expiry_main receives the change's id, and reads the change itself from the
+journal.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.target.credentials import Account
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.target.credentials import LoginOptions
+    from innoscope.toggles.journal_format import JournalEntry
 
 #: Exists if and only if systemd is process 1 (sd_booted(3)).
 SYSTEMD: Final = Path("/run/systemd/system")
@@ -30,8 +31,8 @@ _STARTED_S: Final = 20.0
 _PASSED_ON: Final = ("INNOSCOPE_STATE", "INNOSCOPE_RUN", "HOME", "PATH", "PYTHONPATH", "LANG")
 
 
-def arm(entry: Entry, account: Account, state: Path) -> None:
-    """Schedule the undo of ``entry`` at the time ``entry.until``. Raise Refused if this fails.
+def arm(entry: JournalEntry, account: LoginOptions, state: Path) -> None:
+    """Schedule the undo of ``entry`` at the time ``entry.until``. Raise ChangeRefused if this fails.
 
     Call this before writing the entry to the journal. If the journal does not contain the entry at the time
     ``entry.until``, nothing is undone.
@@ -96,7 +97,10 @@ def _run(command: list[str]) -> None:
 
 
 def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
-    """Start the helper process and wait until it reports that it is a daemon. Raise Refused if it fails."""
+    """Start the helper process and wait until it reports that it is a daemon.
+
+    Raise ChangeRefused if it fails.
+    """
     theirs, ours = os.pipe()
     with open(theirs, "rb", buffering=0) as hears:  # noqa: PTH123, a descriptor
         try:
@@ -119,8 +123,8 @@ def _start_helper(ident: str, seconds: float, options: Sequence[str]) -> None:
                 raise _cannot("the helper process did not start")
 
 
-def _cannot(why: str) -> Refused:
-    return Refused(
+def _cannot(why: str) -> ChangeRefused:
+    return ChangeRefused(
         f"nothing was changed: cannot schedule the undo: {why}",
         remedy="without --for, set it and undo it manually: innoscope toggle undo",
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import BadFile, CannotWrite, InnoscopeError
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.proc import ProcFs
 from innoscope.toggles import lock
 from innoscope.toggles.dependencies import Dependencies
@@ -22,11 +22,11 @@ from innoscope.toggles.undo import Overtaken, undo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.journal_format import JournalEntry
 
 _POLL_S: Final = 0.5
-#: Seconds between attempts to undo. An attempt fails if the server is stopped, or if another change is in
-#: progress.
+#: Seconds between attempts to undo. An attempt fails, for example, if the server is stopped or if another
+#: change is in progress.
 _RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _NOTES_MOST: Final = 20
 
@@ -45,7 +45,7 @@ class PendingUndo:
         self._maker = maker
         self._maker_began = _start_time(maker)
         self._stamp: tuple[int, int] | None = None
-        self._entry: Entry | None = None
+        self._entry: JournalEntry | None = None
         self._noted: set[str] = set()
 
     def moot(self) -> bool:
@@ -63,8 +63,8 @@ class PendingUndo:
         while (rest := deadline - _now()) > 0 and not self.moot():
             time.sleep(min(_POLL_S, rest))
 
-    def undo(self, account: Account) -> None:
-        """Undo the change. Retry until this succeeds or nothing is left to undo.
+    def undo(self, account: LoginOptions) -> None:
+        """Undo the change. Retry until this succeeds, nothing is left to undo, or undo is impossible.
 
         Each new reason for a failure is noted in the journal.
         """
@@ -146,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     deps = Dependencies(journal=Journal(options.state))
     watch = PendingUndo(options.ident, deps, (int(pid), int(start_time), boot), options.maker)
     watch.wait(deadline)
-    watch.undo(Account(options.defaults_file, options.user))
+    watch.undo(LoginOptions(options.defaults_file, options.user))
     return 0
 
 

@@ -27,8 +27,8 @@ _CLUSTERS: Final = {
     "group_replication.so": "a member of a replication group",
 }
 #: srv_shutdown_state is nonzero during InnoDB's shutdown (srv0start, all versions). recv_recovery_on is
-#: nonzero while redo is applied at startup (log0recv). It has no symbol in MariaDB 10.5 and newer, where it
-#: is a member of recv_sys.
+#: nonzero while redo is applied at startup (log0recv). In MariaDB 10.5 and newer, a member of recv_sys, which
+#: has no symbol of its own, replaces recv_recovery_on.
 _SHUTDOWN, _RECOVERY = "srv_shutdown_state", "recv_recovery_on"
 
 
@@ -37,9 +37,9 @@ class Facts:
     """Facts about the process that currently has the target's pid, and about this process.
 
     ``start_time`` is None if the process has exited. ``stopped`` is the number of threads in state T or t,
-    and ``tracer`` is a process that traces the server. ``phase`` is "recovering" or "stopping" as read from
-    memory, else None. ``memory_error`` is the reason why /proc/PID/mem cannot be opened for writing.
-    ``cluster`` is set if the server has loaded a cluster library.
+    and ``tracer`` is the pid of a process that traces the server. ``phase`` is "recovering" or "stopping" as
+    read from memory, else None. ``memory_error`` is the reason why /proc/PID/mem cannot be opened for
+    writing. ``cluster`` is set if the server has loaded a cluster library.
     """
 
     start_time: int | None
@@ -59,7 +59,7 @@ class Facts:
 
 
 def gather(target: Target, journal: Journal, proc: ProcFs | None = None) -> Facts:
-    """Return all facts. Missing rights raise no error; they are recorded as facts, so that checks fail."""
+    """Return all facts. Missing privileges raise no error; they are recorded, so that checks fail."""
     proc = proc or ProcFs()
     try:
         return _gather(target, journal, proc)

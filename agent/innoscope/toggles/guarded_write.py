@@ -11,14 +11,14 @@ from innoscope.toggles.model import ChangeFailed, same
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from innoscope.toggles.model import Step, Writer
+    from innoscope.toggles.model import ChangeStep, Writer
 
 
 def nothing(_: str) -> None:
     """Do nothing: the default for ``fault``, which tests replace to inject faults."""
 
 
-def verify(writer: Writer, steps: Sequence[Step]) -> None:
+def verify(writer: Writer, steps: Sequence[ChangeStep]) -> None:
     """Read back all settings. Raise ChangeFailed if a value differs from the written one."""
     for step in steps:
         now = writer.read(step)
@@ -29,7 +29,7 @@ def verify(writer: Writer, steps: Sequence[Step]) -> None:
             )
 
 
-def put_back(writer: Writer, attempted: Sequence[Step]) -> list[str]:
+def put_back(writer: Writer, attempted: Sequence[ChangeStep]) -> list[str]:
     """Restore the old values of steps that may have been written, last step first.
 
     Return a message for each value that may not have been restored.

@@ -1,7 +1,7 @@
 """Read and write the journal of changes: append-only JSON lines, each flushed to disk before the next action.
 
-A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line, in
-which case the action that it announces was not performed. The reader reports and ignores a truncated line,
+A line is valid only if it ends with a newline. A full disk or a power failure can truncate the last line. If
+that line announces an action, the action was not performed. The reader reports and ignores a truncated line,
 and the next writer appends a marker line after it.
 """
 
@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Final
 from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.common.folders import sync
 from innoscope.toggles import journal_format as lines
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 from innoscope.toggles.paths import make_private, state_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.journal_format import JournalEntry
 
 _NAME: Final = "journal.jsonl"
 _MOST_BYTES: Final = 64 << 20
@@ -39,19 +39,22 @@ NEEDED_BYTES: Final = 1 << 20
 class JournalContents:
     """The entries of the journal. ``notes`` contains messages about ignored lines."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[JournalEntry, ...]
     notes: tuple[str, ...] = ()
 
 
 class Journal:
-    """The journal in a folder; by default, the host's state folder."""
+    """The journal in a directory; by default, the host's state directory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_folder()
         self.path = self.folder / _NAME
 
     def read(self) -> JournalContents:
-        """Read all entries, oldest first; empty if there is no journal. Raise BadFile."""
+        """Read all entries, oldest first; empty if there is no journal.
+
+        Raise BadFile if the journal cannot be read, is damaged or is not trusted.
+        """
         try:
             content = self._content()
         except FileNotFoundError:
@@ -62,19 +65,19 @@ class Journal:
             ) from error
         return _fold(content, self.path)
 
-    def entries(self) -> tuple[Entry, ...]:
-        """Return all entries, oldest first. Raise BadFile."""
+    def entries(self) -> tuple[JournalEntry, ...]:
+        """Return all entries, oldest first. Raise BadFile as ``read`` does."""
         return self.read().entries
 
-    def entries_if_readable(self) -> tuple[Entry, ...]:
+    def entries_if_readable(self) -> tuple[JournalEntry, ...]:
         """Return all entries; empty if the journal cannot be read (``problem`` returns the reason)."""
         try:
             return self.entries()
         except BadFile:
             return ()
 
-    def find(self, ident: str) -> Entry | None:
-        """Return the entry with this id, or None. Raise BadFile."""
+    def find(self, ident: str) -> JournalEntry | None:
+        """Return the entry with this id, or None. Raise BadFile as ``read`` does."""
         return next((entry for entry in self.entries() if entry.id == ident), None)
 
     def stamp(self) -> tuple[int, int] | None:
@@ -85,27 +88,33 @@ class Journal:
             return None
         return found.st_mtime_ns, found.st_size
 
-    def intend(self, entry: Entry) -> None:
-        """Journal an intended change. Raise Refused if this fails; the change must then not be made."""
+    def intend(self, entry: JournalEntry) -> None:
+        """Journal an intended change. Raise ChangeRefused if this fails: the change must not be made."""
         try:
             self._append(lines.intent_line(entry))
         except (BadFile, CannotWrite) as error:
-            raise Refused(f"nothing was changed: {error.what}", remedy=error.remedy) from error
+            raise ChangeRefused(f"nothing was changed: {error.what}", remedy=error.remedy) from error
 
     def conclude(
         self, ident: str, outcome: str, reason: str | None = None, *, put_back: bool = False
     ) -> None:
-        """Journal the result: done, failed or "not written". Raise BadFile or CannotWrite."""
+        """Journal the result: done, failed or "not written".
+
+        Raise BadFile or CannotWrite as ``_append`` does.
+        """
         self._append(lines.result_line(ident, time.time(), outcome, reason, put_back))
 
     def note(self, ident: str, text: str) -> None:
-        """Journal the reason why an undo has not been done yet. Raise BadFile or CannotWrite."""
+        """Journal the reason why an undo has not been completed yet.
+
+        Raise BadFile or CannotWrite as ``_append`` does.
+        """
         self._append(lines.note_line(ident, time.time(), text))
 
     def problem(self) -> tuple[str, str] | None:
-        """Return the reason why the journal cannot be read or written, and the remedy; None if it is usable.
+        """Return why the journal cannot be read or written, and the remedy; None if the journal is usable.
 
-        Creates the folder and an empty journal if they are missing.
+        Create the directory and an empty journal if they are missing.
         """
         try:
             make_private(self.folder)
@@ -146,10 +155,14 @@ class Journal:
         return os.open(self.path, flags, 0o600)
 
     def _append(self, line: bytes) -> None:
-        """Append the line with one write(2), and flush it to disk. Raise BadFile or CannotWrite."""
+        """Append the line with one write(2), and flush it to disk.
+
+        Raise BadFile if the journal is not trusted, or CannotWrite if the line is invalid or cannot be
+        written.
+        """
         try:
             lines.parse(line[:-1])
-        except lines.Damaged as error:  # the line would make the whole journal unreadable
+        except lines.DamagedRecord as error:  # the line would make the whole journal unreadable
             raise CannotWrite(f"cannot write to the journal: invalid entry: {error}") from error
         try:
             make_private(self.folder)
@@ -192,11 +205,11 @@ class Journal:
             return f"free some space: df {self.folder}"
         if error.errno in (errno.EACCES, errno.EPERM):
             return "run it as root: sudo innoscope toggle …"
-        return f"ls -ld {self.folder}; another folder: INNOSCOPE_STATE=FOLDER"
+        return f"ls -ld {self.folder}; another directory: INNOSCOPE_STATE=DIRECTORY"
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the file exclusively until it is closed. Raise OSError on a timeout."""
+    """Lock the file exclusively until it is closed. Raise OSError if this takes too long."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -217,19 +230,19 @@ def _after(tail: bytes) -> bytes:
         return b"\n" + lines.TORN_LINE
     try:
         lines.parse(tail[:-1].rpartition(b"\n")[2])
-    except lines.Damaged:
+    except lines.DamagedRecord:
         return lines.TORN_LINE
     return b""
 
 
 def _fold(content: bytes, path: Path) -> JournalContents:
-    """Parse a journal's content. Raise BadFile with the number of the damaged line."""
+    """Parse a journal's content. Raise BadFile, with the line number, if a line is damaged."""
     *complete, rest = content.split(b"\n")
-    fold, notes = lines.Fold(), []
+    fold, notes = lines.JournalReplay(), []
     for number, line in enumerate(complete, start=1):
         try:
             fold.add(lines.parse(line))
-        except lines.Damaged as error:
+        except lines.DamagedRecord as error:
             last = number == len(complete) and not rest
             if not last and not _marked(complete[number : number + 1]):
                 raise BadFile(

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from innoscope.common import sanitize, schema
 from innoscope.common.errors import BadFile
-from innoscope.toggles.model import Step
+from innoscope.toggles.model import ChangeStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from innoscope.toggles.model import Raw
 
 VERSION: Final = 1
-#: Name of the toggle in the entry of a rescue (``innoscope unstick``), which is not a change of a toggle.
+#: Name of the toggle in the entries of ``innoscope unstick``, which are not changes to a toggle.
 RESCUE: Final = "unstick"
 _TEXT_KEPT: Final = 1000  # maximum number of characters of a reason or note
 _U64: Final = 1 << 64
@@ -55,7 +55,7 @@ class ServerId:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One change, or one undo of a change (``undoes``). Times are Unix seconds.
 
     ``outcome`` is intended (without a result: the tool is still working, or was killed), done, undone, failed
@@ -71,7 +71,7 @@ class Entry:
     value: str
     backend: str
     server: ServerId
-    steps: tuple[Step, ...]
+    steps: tuple[ChangeStep, ...]
     until: float | None = None
     undoes: str | None = None
     outcome: str = "intended"
@@ -83,7 +83,7 @@ class Entry:
 
     @property
     def action(self) -> bool:
-        """Return whether the entry has no old values to restore: a rescue, or an action of an old version."""
+        """Return whether there are no old values to restore: ``unstick``, or an older Innoscope's action."""
         return all(step.old is None for step in self.steps)
 
     @property
@@ -94,11 +94,11 @@ class Entry:
         return self.outcome in ("intended", "done") or (self.outcome == "failed" and not self.put_back)
 
 
-class Damaged(ValueError):
+class DamagedRecord(ValueError):
     """The error for an invalid line. Its message is the reason."""
 
 
-def intent_line(entry: Entry) -> bytes:
+def intent_line(entry: JournalEntry) -> bytes:
     """Return the line to write before a change or an undo."""
     return _line({
         "v": VERSION, "event": "intent", "id": entry.id, "at": entry.at, "who": entry.who,
@@ -117,7 +117,7 @@ def result_line(ident: str, at: float, outcome: str, reason: str | None, put_bac
 
 
 def note_line(ident: str, at: float, text: str) -> bytes:
-    """Return a line with the reason why an automatic undo has not been done yet."""
+    """Return a line with the reason why an automatic undo has not been completed yet."""
     return _line({"v": VERSION, "event": "note", "id": ident, "at": at, "text": _clean(text)})
 
 
@@ -210,7 +210,7 @@ class Result(_Named, frozen=True, tag="result"):
 
 
 class Note(_Named, frozen=True, tag="note"):
-    """The reason why an automatic undo has not been done yet."""
+    """The reason why an automatic undo has not been completed yet."""
 
     text: _Text
 
@@ -226,26 +226,26 @@ def _check_words(**fields: str | None) -> None:
 
 
 def parse(line: bytes) -> Record:
-    """Parse one line. Raise Damaged."""
+    """Parse one line. Raise DamagedRecord if it is malformed."""
     try:
         return schema.decode_json(line, Record, "record")  # type: ignore[arg-type]
     except BadFile as error:
-        raise Damaged(error.what) from error
+        raise DamagedRecord(error.what) from error
 
 
-class Fold:
+class JournalReplay:
     """Builds entries from records, in the order of their intents."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, JournalEntry] = {}
 
     @property
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[JournalEntry, ...]:
         """Return all entries, oldest first."""
         return tuple(self._entries.values())
 
     def add(self, record: Record) -> None:
-        """Add a record. Raise Damaged if it contradicts the records before it."""
+        """Add a record. Raise DamagedRecord if it contradicts the records before it."""
         if isinstance(record, Intent):
             self._intend(record)
         elif isinstance(record, Result):
@@ -256,21 +256,21 @@ class Fold:
 
     def _intend(self, record: Intent) -> None:
         if record.id in self._entries:
-            raise Damaged(f"duplicate change {record.id}")
+            raise DamagedRecord(f"duplicate change {record.id}")
         if record.undoes is not None:
             self._known(record.undoes)
-        self._entries[record.id] = Entry(
+        self._entries[record.id] = JournalEntry(
             id=record.id, at=record.at, who=record.who, why=record.why,
             toggle=record.toggle, value=record.value, backend=record.way,
             server=ServerId(**msgspec.structs.asdict(record.server)),
-            steps=tuple(Step(**msgspec.structs.asdict(step)) for step in record.steps),
+            steps=tuple(ChangeStep(**msgspec.structs.asdict(step)) for step in record.steps),
             until=record.until, undoes=record.undoes,
         )  # fmt: skip
 
     def _conclude(self, record: Result) -> None:
         entry = self._known(record.id)
         if entry.outcome != "intended":
-            raise Damaged(f"duplicate result of change {entry.id}")
+            raise DamagedRecord(f"duplicate result of change {entry.id}")
         ended = replace(
             entry, outcome=record.outcome, ended_at=record.at, reason=record.reason, put_back=record.put_back
         )
@@ -279,18 +279,18 @@ class Fold:
             undone = self._entries[ended.undoes]
             self._entries[undone.id] = replace(undone, outcome="undone", undone_by=ended.id)
 
-    def _known(self, ident: str) -> Entry:
+    def _known(self, ident: str) -> JournalEntry:
         if ident not in self._entries:
-            raise Damaged(f"unknown change {ident}")
+            raise DamagedRecord(f"unknown change {ident}")
         return self._entries[ident]
 
 
-def inverse(step: Step, now: Raw) -> Step:
+def inverse(step: ChangeStep, now: Raw) -> ChangeStep:
     """Return a step that changes the setting from its current value ``now`` to the old value of ``step``."""
     return replace(step, old=now, new=step.old)
 
 
-def fresh_id(entries: Iterable[Entry]) -> str:
+def fresh_id(entries: Iterable[JournalEntry]) -> str:
     """Return an id for a new entry: eight random hexadecimal digits that no other entry uses."""
     taken = {entry.id for entry in entries}
     while (ident := secrets.token_hex(4)) in taken:

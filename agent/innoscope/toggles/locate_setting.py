@@ -1,7 +1,8 @@
 """Locate a setting in a running server's memory, and check its type.
 
-The mapped file's symbols provide the address and size. Its debug information, or else the catalog, provides
-the type and size. All available sources must agree.
+The mapped file's symbols, or else the server's own table of system variables, provide the address. The type
+and size are those in the catalog. They must match the symbol, the debug information (or the symbol pack) and
+the table, as far as these are available.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from innoscope.target.proc import ProcFs
 from innoscope.target.symbols import packs
 from innoscope.toggles.backends import gdb as backends_gdb
 from innoscope.toggles.backends.gdb import Described
-from innoscope.toggles.model import NotOnThisServer, Refused
+from innoscope.toggles.model import ChangeRefused, NotOnThisServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Setting
+    from innoscope.toggles.model import ToggledVariable
 
 #: Sizes, in bytes, of numbers that the processor reads and writes atomically.
 _SIZES: Final = (1, 2, 4, 8)
@@ -43,7 +44,7 @@ _NOT_SAFE: Final = "nothing was written: use another backend, or report this bui
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class SettingLocation:
     """The location of a number in the process.
 
     ``type`` is unsigned, signed or float; ``origin`` is the source of this information.
@@ -70,14 +71,15 @@ class Symbols:
 
 
 def find_all(
-    target: Target, settings: Sequence[Setting], *, gdb: str = "gdb"
-) -> dict[Setting, Resolved | InnoscopeError]:
+    target: Target, settings: Sequence[ToggledVariable], *, gdb: str = "gdb"
+) -> dict[ToggledVariable, SettingLocation | InnoscopeError]:
     """Return the location of each setting in the process, or an error. gdb runs once for all settings.
 
-    A setting has the name of a global variable. If the server has no such symbol, the setting's
+    A setting is named after a global variable. If the server has no such symbol, the setting's
     ``variable`` (or its name) is looked up in the server's own table of system variables. The error is
-    NotOnThisServer if the setting is missing, and Refused if it differs from the catalog. Raise
-    NoSuchProcess or NoRights, and Refused if the process runs another build than ``target``.
+    NotOnThisServer if the setting is missing, and ChangeRefused if it differs from the catalog. Raise
+    NoSuchProcess or NoRights if the process cannot be read, or ChangeRefused if it runs a different build
+    from ``target``.
     """
     names = [setting.name for setting in settings]
     symbols = learn(target, names)
@@ -87,7 +89,7 @@ def find_all(
     missing = len(described) < len(names)
     table = tables.system_variables(image, memory_catalog.load().tables.variables) if missing else {}
 
-    def find(setting: Setting) -> Resolved:
+    def find(setting: ToggledVariable) -> SettingLocation:
         if setting.name in symbols.places:
             place = of_symbol(setting, symbols, described.get(setting.name), by)
             must_not_contradict(setting, place, table)
@@ -96,11 +98,11 @@ def find_all(
         check_place(setting.name, place, image)
         return place
 
-    found: dict[Setting, Resolved | InnoscopeError] = {}
+    found: dict[ToggledVariable, SettingLocation | InnoscopeError] = {}
     for setting in settings:
         try:
             found[setting] = find(setting)
-        except Refused as error:
+        except ChangeRefused as error:
             found[setting] = error
     return found
 
@@ -108,13 +110,13 @@ def find_all(
 def learn(target: Target, names: Sequence[str]) -> Symbols:
     """Return the symbols with these names in the mapped executable.
 
-    Raise Refused if the process runs another build than ``target``.
+    Raise ChangeRefused if the process runs a different build from ``target``.
     """
     with reading_files(target.pid):
         debug_dirs = (DEBUG_DIR, target.inside(DEBUG_DIR))
         file = _native.CodeFile(target.pid, debug_dirs=debug_dirs)
         if file.build_id != target.build_id:
-            raise Refused(
+            raise ChangeRefused(
                 f"process {target.pid} runs build {file.build_id}, not {target.build_id} as before",
                 remedy="plan the change again: innoscope toggle plan …",
             )
@@ -163,19 +165,26 @@ def _by_pack(target: Target) -> Mapping[str, Described]:
     return {name: Described(*variable) for name, variable in known.variables.items()} if known else {}
 
 
-def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, by: str) -> Resolved:
-    """Return a symbol's location. Raise Refused if symbol, debug information and catalog disagree."""
+def of_symbol(
+    setting: ToggledVariable, symbols: Symbols, described: Described | None, by: str
+) -> SettingLocation:
+    """Return a symbol's location.
+
+    Raise ChangeRefused if the symbol is ambiguous, or if symbol, debug information and catalog disagree.
+    """
     name, places = setting.name, symbols.places[setting.name]
     if len(places) != 1:
         where = ", ".join(f"{address:#x} ({size} bytes)" for address, size in sorted(places))
-        raise Refused(
+        raise ChangeRefused(
             f"cannot locate {name}: it occurs {len(places)} times in this build: {where}", remedy=_NOT_SAFE
         )
     [(address, size)] = places
     if described is None:
-        return _agreed(setting, Resolved(address, size, setting.kind or "", f"symbol ({symbols.source})"))
+        return _agreed(
+            setting, SettingLocation(address, size, setting.kind or "", f"symbol ({symbols.source})")
+        )
     if described.address + symbols.bias != address or described.size != size:
-        raise Refused(
+        raise ChangeRefused(
             f"{name} is at {address:#x} with {size} bytes by its symbol, and at "
             f"{described.address + symbols.bias:#x} with {described.size} bytes by its debug information",
             remedy=_NOT_SAFE,
@@ -184,35 +193,40 @@ def of_symbol(setting: Setting, symbols: Symbols, described: Described | None, b
     if kind == "char" and setting.kind in ("unsigned", "signed"):
         kind = setting.kind
     if kind != setting.kind:
-        raise Refused(
+        raise ChangeRefused(
             f"{name} is of type {described.text} in this build, but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
-    return _agreed(setting, Resolved(address, size, kind, by))
+    return _agreed(setting, SettingLocation(address, size, kind, by))
 
 
-def must_not_contradict(setting: Setting, place: Resolved, table: Mapping[str, tables.Variable]) -> None:
-    """Raise Refused if the server's own table contradicts the setting's address or type."""
+def must_not_contradict(
+    setting: ToggledVariable, place: SettingLocation, table: Mapping[str, tables.SystemVariable]
+) -> None:
+    """Raise ChangeRefused if the server's own table contradicts the setting's address or type."""
     shown = table.get(setting.variable or "")
     if shown is not None and shown.address != place.address:
-        raise Refused(
+        raise ChangeRefused(
             f"{setting.name} is at {place.address:#x}, but the server has {shown.name} at {shown.address:#x}",
             remedy=_NOT_SAFE,
         )
     for variable in table.values():
         said = _TABLE_TYPES.get(variable.type, ("other", 0))
         if variable.address == place.address and said != (place.type, place.size):
-            raise Refused(
+            raise ChangeRefused(
                 f"{setting.name} is {place.type} of {place.size} bytes in the catalog, and the server has "
                 f"{variable.name} there, which is {variable.type}",
                 remedy=_NOT_SAFE,
             )
 
 
-def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Target) -> Resolved:
+def of_table(
+    setting: ToggledVariable, table: Mapping[str, tables.SystemVariable], target: Target
+) -> SettingLocation:
     """Return a variable's location from the server's table of system variables.
 
-    Raise NotOnThisServer or Refused.
+    Raise NotOnThisServer if the table does not have the variable, or ChangeRefused if the variable's type or
+    size is not the one in the catalog.
     """
     name = setting.variable or setting.name
     variable = table.get(name)
@@ -223,34 +237,40 @@ def of_table(setting: Setting, table: Mapping[str, tables.Variable], target: Tar
         )
     kind, size = _TABLE_TYPES.get(variable.type, ("other", 0))
     if kind != setting.kind:
-        raise Refused(
+        raise ChangeRefused(
             f"{name} is {variable.type} in the server's table of system variables, "
             f"but {setting.kind} in the catalog",
             remedy=_NOT_SAFE,
         )
-    return _agreed(setting, Resolved(variable.address, size, kind, "the server's table of system variables"))
+    return _agreed(
+        setting, SettingLocation(variable.address, size, kind, "the server's table of system variables")
+    )
 
 
-def _agreed(setting: Setting, place: Resolved) -> Resolved:
+def _agreed(setting: ToggledVariable, place: SettingLocation) -> SettingLocation:
     if place.type not in ("unsigned", "signed", "float") or setting.size is None:
-        raise Refused(f"the catalog does not define the type of {setting.name}", remedy="add kind and size")
+        raise ChangeRefused(
+            f"the catalog does not define the type of {setting.name}", remedy="add kind and size"
+        )
     if place.size != setting.size:
-        raise Refused(
+        raise ChangeRefused(
             f"{setting.name} has {place.size} bytes in this build, but {setting.size} in the catalog",
             remedy=_NOT_SAFE,
         )
     return place
 
 
-def check_place(name: str, place: Resolved, image: Image) -> None:
-    """Raise Refused unless the location is an aligned number in the executable's writable memory."""
+def check_place(name: str, place: SettingLocation, image: Image) -> None:
+    """Raise ChangeRefused unless the location is an aligned number in the executable's writable memory."""
     if place.size not in _SIZES or (place.type == "float" and place.size < 4):
-        raise Refused(
+        raise ChangeRefused(
             f"{name} has {place.size} bytes, which is not a valid size of type {place.type}", remedy=_NOT_SAFE
         )
     if place.address % place.size:
-        raise Refused(f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE)
+        raise ChangeRefused(
+            f"{name} at {place.address:#x} is not aligned to {place.size} bytes", remedy=_NOT_SAFE
+        )
     if not (image.is_data(place.address) and image.is_data(place.address + place.size - 1)):
-        raise Refused(
+        raise ChangeRefused(
             f"{name} at {place.address:#x} is not in the executable's writable memory", remedy=_NOT_SAFE
         )

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 from innoscope.toggles.paths import make_private
 
 if TYPE_CHECKING:
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from innoscope.toggles.journal_format import ServerId
 
 
-class AlreadyLocked(Refused):
+class AlreadyLocked(ChangeRefused):
     """Another process is changing this server."""
 
 
 @contextmanager
 def held(folder: Path, server: ServerId) -> Iterator[None]:
-    """Hold the server's lock. Raise AlreadyLocked if another process holds it.
+    """Hold the server's lock.
 
-    ``folder`` is the state folder. The name of the lock file contains the server's pid, start time and boot
-    id. If this process is killed, the kernel releases the lock.
+    Raise AlreadyLocked if another process holds it, or ChangeRefused if the lock file cannot be created.
+
+    ``folder`` is the state directory. The name of the lock file contains the server's pid, start time and
+    boot id. If this process is killed, the kernel releases the lock.
     """
     pid, start_time, boot = server.life
     path = folder / "locks" / f"{pid}-{start_time}-{boot}"
@@ -34,7 +36,7 @@ def held(folder: Path, server: ServerId) -> Iterator[None]:
         make_private(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise Refused(
+        raise ChangeRefused(
             f"cannot lock the server: {path}: {error.strerror}", remedy="run it as root: sudo innoscope …"
         ) from error
     try:

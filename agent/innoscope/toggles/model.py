@@ -18,33 +18,33 @@ Raw: TypeAlias = bool | int | float | str
 
 
 class Risk(Enum):
-    """The degree of harm that a toggle can do. A dangerous toggle must be confirmed by typing its name."""
+    """The potential harm of a toggle. A dangerous toggle must be confirmed by typing its name."""
 
     HARMLESS = "harmless"
     CAREFUL = "careful"
     DANGEROUS = "dangerous"
 
 
-class Refused(InnoscopeError):
+class ChangeRefused(InnoscopeError):
     """A check failed, and nothing was written."""
 
     exit_code = ExitCode.REFUSED
 
 
-class NotOnThisServer(Refused):
+class NotOnThisServer(ChangeRefused):
     """No backend can safely set the toggle on this server; ``what`` is the reason."""
 
     exit_code = ExitCode.NOT_SUPPORTED
 
 
 class ChangeFailed(InnoscopeError):
-    """The server was or may have been changed, but not as planned. The journal has the details."""
+    """The server was or may have been changed, but not as planned. The journal contains the details."""
 
     exit_code = ExitCode.CHANGE_FAILED
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ToggledVariable:
     """A variable in the server: ``name`` is a system variable (sql) or a global symbol (memory).
 
     ``kind`` (unsigned, signed, float) and ``size`` (1, 4 or 8 bytes) define what the memory backend may
@@ -72,7 +72,7 @@ class Assignment:
     the toggle's number.
     """
 
-    setting: Setting
+    setting: ToggledVariable
     values: Mapping[str, Raw] | None = None
     scale: float | None = None
     low: float | None = None
@@ -91,7 +91,7 @@ class Backend:
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class ToggleGeneration:
     """A toggle on the servers of one flavour and version range.
 
     If ``backends`` is empty, ``refused`` is the reason. ``never`` maps a backend to the reason why it must
@@ -125,14 +125,14 @@ class Toggle:
     what: str  # written for DBAs: the toggle's effect, and when to use it
     risk: Risk
     domain: Domain
-    generations: tuple[Generation, ...]
+    generations: tuple[ToggleGeneration, ...]
     also: str | None = None  # further effects
     undo: str | None = None  # what undo cannot restore
     cluster: str | None = None  # the effect on the other nodes of a cluster
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChangeStep:
     """One write. The last four fields are set only by the memory backend."""
 
     setting: str
@@ -141,11 +141,11 @@ class Step:
     address: int | None = None
     size: int | None = None
     type: str | None = None  # unsigned, signed or float
-    origin: str | None = None  # source of address and size ("debug information", ".dynsym", ...)
+    origin: str | None = None  # source of address and type, such as "symbol (dynsym)"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ToggleVerdict:
     """The result of one check, with ``reason`` and ``remedy`` if it failed."""
 
     check: str
@@ -155,20 +155,20 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ChangePlan:
     """A planned change: the exact writes, and the results of the checks."""
 
     toggle: Toggle
     value: str  # as entered by the user
     backend: Backend
-    steps: tuple[Step, ...]
-    verdicts: tuple[Verdict, ...]
+    steps: tuple[ChangeStep, ...]
+    verdicts: tuple[ToggleVerdict, ...]
     warnings: tuple[str, ...] = ()
     #: Backends that were rejected before this one, and the reasons.
     passed: tuple[tuple[str, str], ...] = ()
 
     @property
-    def refusals(self) -> tuple[Verdict, ...]:
+    def refusals(self) -> tuple[ToggleVerdict, ...]:
         """Return the checks that failed."""
         return tuple(verdict for verdict in self.verdicts if not verdict.ok)
 
@@ -179,16 +179,22 @@ class Writer(Protocol):
 
     kind: str
 
-    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """Return the steps, with the current values as old values. Raise NotOnThisServer or Refused."""
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[ChangeStep, ...]:
+        """Return the steps, with the current values as old values.
+
+        Raise NotOnThisServer if the server does not have the setting, or ChangeRefused if a check fails.
+        """
         ...
 
-    def read(self, step: Step) -> Raw:
+    def read(self, step: ChangeStep) -> Raw:
         """Return the setting's current value."""
         ...
 
-    def write(self, step: Step) -> None:
-        """Write ``step.new``. Raise ChangeFailed or Refused."""
+    def write(self, step: ChangeStep) -> None:
+        """Write ``step.new``.
+
+        Raise ChangeRefused if nothing was written, or ChangeFailed if the server may have been changed.
+        """
         ...
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import math
 import struct
 from typing import TYPE_CHECKING, Final
 
-from innoscope.toggles.model import Refused
+from innoscope.toggles.model import ChangeRefused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,21 +24,23 @@ _CODES: Final[Mapping[tuple[str, int], str]] = {
 def encode(name: str, raw: Raw | None, kind: str, size: int) -> bytes:
     """Return the number's bytes in little-endian order, as on x86-64 and arm64.
 
-    Raise Refused if the value is not a number or does not fit without loss.
+    Raise ChangeRefused if the value is not a number or does not fit without loss.
     """
     code = _CODES.get((kind, size))
     if code is None:
-        raise Refused(f"cannot encode {name}: no type {kind} of {size} bytes", remedy="correct the catalog")
+        raise ChangeRefused(
+            f"cannot encode {name}: no type {kind} of {size} bytes", remedy="correct the catalog"
+        )
     if isinstance(raw, str) or raw is None or not math.isfinite(raw):
-        raise Refused(f"cannot encode {name}: {raw!r} is not a number", remedy="correct the catalog")
+        raise ChangeRefused(f"cannot encode {name}: {raw!r} is not a number", remedy="correct the catalog")
     if kind != "float":
         if raw != int(raw):
-            raise Refused(f"{name} takes whole numbers, not {raw}", remedy="use a whole number")
+            raise ChangeRefused(f"{name} takes whole numbers, not {raw}", remedy="use a whole number")
         raw = int(raw)
     try:
         return struct.pack(code, raw)
     except (struct.error, OverflowError) as error:
-        raise Refused(
+        raise ChangeRefused(
             f"{name}: {raw} does not fit into {size} {kind} bytes", remedy="use another value"
         ) from error
 

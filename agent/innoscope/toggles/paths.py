@@ -1,4 +1,4 @@
-"""Locate the folder of the journal and the locks, and identify processes across reboots."""
+"""Locate the directory of the journal and the locks, and identify processes across reboots."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from innoscope.target.proc import ProcFs
 
 
 def state_folder() -> Path:
-    """Return the folder of the journal and the locks: ``$INNOSCOPE_STATE``, else /var/lib/innoscope."""
+    """Return the directory of the journal and the locks: ``$INNOSCOPE_STATE``, else /var/lib/innoscope."""
     return Path(os.environ.get("INNOSCOPE_STATE") or "/var/lib/innoscope")
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder and its missing parents with mode 0700. Raise OSError."""
+    """Create the directory and its missing parents with mode 0700. Raise OSError if one cannot be created."""
     for missing in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
         sync(missing.parent)

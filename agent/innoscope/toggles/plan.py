@@ -1,4 +1,4 @@
-"""Plan a change of a toggle with the first backend that works on this server."""
+"""Plan a change to a toggle with the first backend that works on this server."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 from innoscope.common.errors import InnoscopeError
 from innoscope.toggles import catalog, checks
 from innoscope.toggles.dependencies import Dependencies
-from innoscope.toggles.model import NotOnThisServer, Plan, Refused, same
+from innoscope.toggles.model import ChangePlan, ChangeRefused, NotOnThisServer, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Backend, Generation, Step, Toggle, Verdict
+    from innoscope.toggles.model import Backend, ChangeStep, Toggle, ToggleGeneration, ToggleVerdict
 
 
 def find_toggle(toggles: Mapping[str, Toggle], name: str) -> Toggle:
-    """Return the toggle with this name. Raise Refused, with similar names, if there is none."""
+    """Return the toggle with this name. Raise ChangeRefused, with similar names, if there is none."""
     if name in toggles:
         return toggles[name]
     near = difflib.get_close_matches(name, toggles, 3)
     hint = f"did you mean {', '.join(near)}? " if near else ""
-    raise Refused(f"unknown toggle {name!r}", remedy=f"{hint}innoscope toggle list")
+    raise ChangeRefused(f"unknown toggle {name!r}", remedy=f"{hint}innoscope toggle list")
 
 
 def plan(
@@ -33,14 +33,15 @@ def plan(
     toggle_name: str,
     value: str,
     *,
-    account: Account,
+    account: LoginOptions,
     backends: Sequence[str] | None = None,
     deps: Dependencies | None = None,
-) -> Plan:
+) -> ChangePlan:
     """Plan the steps that set the toggle to a value, and run the checks. Nothing is written.
 
-    The backends are tried in the order of the catalog, or of ``backends`` if given. Raise NotOnThisServer,
-    or Refused if the value is invalid or no backend works. With only one backend, its error is raised.
+    The backends are tried in catalog order, or in the order of ``backends`` if given. Raise NotOnThisServer
+    if the server does not have the setting, or ChangeRefused if the value is invalid or no backend works. If
+    there is only one backend, raise that backend's error.
     """
     deps = deps or Dependencies()
     toggle = find_toggle(deps.toggles(), toggle_name)
@@ -54,7 +55,7 @@ def plan(
         held_up = _unusable(checks.server_verdicts(target, facts, backend.kind), backend)
         try:
             if held_up is not None:
-                raise Refused(str(held_up.reason), remedy=held_up.remedy)
+                raise ChangeRefused(str(held_up.reason), remedy=held_up.remedy)
             with closing(deps.writer(backend.kind, target, account)) as writer:
                 steps = tuple(writer.prepare(backend, new))
         except InnoscopeError as error:
@@ -62,7 +63,7 @@ def plan(
             failures.append(error)
             continue
         change = checks.Change(toggle.name, toggle.domain, value, backend, steps)
-        return Plan(
+        return ChangePlan(
             toggle=toggle,
             value=value,
             backend=backend,
@@ -75,7 +76,7 @@ def plan(
 
 
 def _candidates(
-    generation: Generation, asked: Sequence[str] | None, passed: list[tuple[str, str]]
+    generation: ToggleGeneration, asked: Sequence[str] | None, passed: list[tuple[str, str]]
 ) -> Iterator[Backend]:
     """Yield the backends to try, and add rejected ones to ``passed`` with the reasons."""
     for kind in asked or dict.fromkeys(backend.kind for backend in generation.backends):
@@ -88,7 +89,7 @@ def _candidates(
             yield from backends
 
 
-def _unusable(verdicts: Sequence[Verdict], backend: Backend) -> Verdict | None:
+def _unusable(verdicts: Sequence[ToggleVerdict], backend: Backend) -> ToggleVerdict | None:
     """Return the failed check that rules out the backend, or None.
 
     For example, the SQL backend is ruled out if the server is stopped, because the server would not reply.
@@ -101,7 +102,9 @@ def _unusable(verdicts: Sequence[Verdict], backend: Backend) -> Verdict | None:
     return next((verdict for verdict in verdicts if not verdict.ok and verdict.check in names), None)
 
 
-def _warnings(toggle: Toggle, backend: Backend, steps: Sequence[Step], cluster: str | None) -> Iterator[str]:
+def _warnings(
+    toggle: Toggle, backend: Backend, steps: Sequence[ChangeStep], cluster: str | None
+) -> Iterator[str]:
     if toggle.also:
         yield toggle.also
     if backend.note:
@@ -121,7 +124,7 @@ def _no_backend(
     reasons = "; ".join(f"{kind}: {reason}" for kind, reason in passed)
     shown = ".".join(map(str, target.version)) or "of unknown version"
     only_absent = all(isinstance(error, NotOnThisServer) for error in failures)
-    kind = NotOnThisServer if only_absent else Refused
+    kind = NotOnThisServer if only_absent else ChangeRefused
     remedies = "\n".join(dict.fromkeys(error.remedy for error in failures if error.remedy))
     return kind(
         f"cannot set {toggle.name} on {target.flavour} {shown}: {reasons or 'the catalog has no backend'}",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from innoscope.toggles.journal import Journal
-    from innoscope.toggles.journal_format import Entry
+    from innoscope.toggles.journal_format import JournalEntry
 
 
 def publish(journal: Journal, path: Path | None = None) -> None:
@@ -29,12 +29,12 @@ def publish(journal: Journal, path: Path | None = None) -> None:
         write(path or status_path(), document(journal.entries()))
 
 
-def document(entries: Iterable[Entry]) -> dict[str, Any]:
+def document(entries: Iterable[JournalEntry]) -> dict[str, Any]:
     """Return the file's content: for each running server, the changes in force and the number of changes.
 
-    Only the last change of each toggle is listed. A change without a result is ``unfinished``.
+    Only the last change to each toggle is listed. A change without a result is ``unfinished``.
     """
-    by_life: dict[tuple[int, int, str], list[Entry]] = {}
+    by_life: dict[tuple[int, int, str], list[JournalEntry]] = {}
     for entry in entries:
         if entry.toggle == RESCUE:
             continue
@@ -43,7 +43,7 @@ def document(entries: Iterable[Entry]) -> dict[str, Any]:
     return {"version": VERSION, "written_at": time.time(), "servers": servers}
 
 
-def _server(entries: list[Entry]) -> dict[str, Any]:
+def _server(entries: list[JournalEntry]) -> dict[str, Any]:
     last = {entry.toggle: entry for entry in entries if entry.may_be_in_force}
     counted = Counter(_counts_as(entry) for entry in entries)
     server = entries[-1].server
@@ -63,7 +63,7 @@ def _server(entries: list[Entry]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _counts_as(entry: Entry) -> str | None:
+def _counts_as(entry: JournalEntry) -> str | None:
     """Return the name of the counter that an entry increments, or None."""
     if entry.outcome == "failed":
         return "failed"
@@ -73,7 +73,10 @@ def _counts_as(entry: Entry) -> str | None:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Replace the file atomically: a reader sees either the old or the new contents. Raise OSError."""
+    """Replace the file atomically: a reader sees either the old or the new contents.
+
+    Raise OSError if the file cannot be written.
+    """
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -1,4 +1,4 @@
-"""Detect a server's stopped threads and their tracers from /proc, because SQL may not respond."""
+"""Detect stopped threads and their tracers from /proc, because the server may not respond to SQL."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ThreadStates:
 
     @property
     def still(self) -> int:
-        """Return the number of threads that a signal or a tracer stopped."""
+        """Return the number of threads that a signal or a tracer has stopped."""
         return self.stopped + self.traced
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class ThreadStates:
 def thread_states(proc: ProcFs, pid: int) -> ThreadStates:
     """Return the thread states. If a thread is stopped, confirm this with a second sample.
 
-    Raise ProcessLookupError.
+    Raise ProcessLookupError if the process has exited.
     """
     first = now = _sample(proc, pid)
     if any(_stopped(status) for status in first.values()):
@@ -99,7 +99,7 @@ def _stopped(status: Status) -> bool:
 
 
 def _sample(proc: ProcFs, pid: int) -> dict[int, Status]:
-    """Return the status of each thread by its id. Raise ProcessLookupError."""
+    """Return the status of each thread by its id. Raise ProcessLookupError if the process has exited."""
     found = {}
     with suppress(FileNotFoundError):
         for tid in map(int, os.listdir(proc.path(pid, "task"))):  # noqa: PTH208, there may be thousands

@@ -13,44 +13,46 @@ from innoscope.target.proc import ProcFs
 from innoscope.toggles import checks, expiry, lock, status_file
 from innoscope.toggles.dependencies import Dependencies
 from innoscope.toggles.guarded_write import nothing, verify
-from innoscope.toggles.journal_format import Entry, fresh_id, inverse, printable
-from innoscope.toggles.model import ChangeFailed, Refused, Step, same
+from innoscope.toggles.journal_format import JournalEntry, fresh_id, inverse, printable
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, ChangeStep, same
 from innoscope.toggles.paths import boot_id, lives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
     from innoscope.toggles.model import Raw, Writer
 
-#: The arguments with which ``undo`` calls ``fault``, in this order. N is the number of a step, from 0.
+#: The values that ``undo`` passes to ``fault``, in this order. N is a step's index, from 0.
 UNDO_FAULTS: Final = (
     "undo-begun", "undo-locked", "undo-checked", "undo-intended", "undo-writing-N", "undo-written-N",
     "undo-verified", "undo-concluded", "undo-published",
 )  # fmt: skip
 
 
-class Overtaken(Refused):
-    """The change can no longer be undone: the value was changed again, or the server has exited."""
+class Overtaken(ChangeRefused):
+    """The change can never be undone: for example, the value was changed again, or the server has exited."""
 
 
 def undo(
     target: Target | None,
     which: str | None,
     *,
-    account: Account,
+    account: LoginOptions,
     who: str,
     why: str | None = None,
     fault: Callable[[str], None] = nothing,
     deps: Dependencies | None = None,
-) -> Entry:
+) -> JournalEntry:
     """Undo a change, and return the change's updated journal entry (undone, or not written).
 
     ``which`` is the id of a change or the name of a toggle. By default, the last change that may be in force
-    is undone, or the last one of ``target`` if given. If the change is unfinished, the current values show
-    which steps were written, and only those are undone.
-    Raise Refused (Overtaken if a retry cannot succeed) and ChangeFailed.
+    is undone, or the last such change of ``target`` if given. If the change is unfinished, the current values
+    show which steps were written, and only those are undone.
+
+    Raise ChangeRefused if the change cannot be undone at present, Overtaken if it never can, or ChangeFailed
+    if a write fails.
     """
     deps = deps or Dependencies()
     entry = _choose(deps.journal.entries(), target, which)
@@ -77,8 +79,8 @@ def undo(
 class _Undoing:
     """One undo. The caller holds the server's lock."""
 
-    entry: Entry
-    entries: Sequence[Entry]
+    entry: JournalEntry
+    entries: Sequence[JournalEntry]
     writer: Writer
     deps: Dependencies
     fault: Callable[[str], None]
@@ -91,7 +93,7 @@ class _Undoing:
             self.deps.journal.conclude(self.entry.id, "not written", "the tool ended before writing")
             return
         if begun is None:
-            begun = Entry(
+            begun = JournalEntry(
                 id=fresh_id(self.entries), at=time.time(), who=printable(who), why=why,
                 toggle=self.entry.toggle, value=self.entry.value, backend=self.entry.backend,
                 server=self.entry.server, steps=steps, undoes=self.entry.id,
@@ -102,7 +104,7 @@ class _Undoing:
         reason = None if steps else "everything it had set was already restored"
         self._conclude(begun, "done", reason)
 
-    def _left(self) -> tuple[Step, ...]:
+    def _left(self) -> tuple[ChangeStep, ...]:
         """Return the steps left to undo, last one first. Raise Overtaken if a value has changed since."""
         left = []
         for step in reversed(self.entry.steps):
@@ -114,7 +116,7 @@ class _Undoing:
             left.append(inverse(step, now))
         return tuple(left)
 
-    def _overtaken(self, step: Step, now: Raw) -> Overtaken:
+    def _overtaken(self, step: ChangeStep, now: Raw) -> Overtaken:
         settings = {one.setting for one in self.entry.steps}
         later = [
             one
@@ -136,13 +138,13 @@ class _Undoing:
             remedy=remedy,
         )
 
-    def _begun(self) -> Entry | None:
+    def _begun(self) -> JournalEntry | None:
         """Return an unfinished undo of the same change, or None."""
         return next(
             (one for one in self.entries if one.undoes == self.entry.id and one.outcome == "intended"), None
         )
 
-    def _write(self, begun: Entry, steps: Sequence[Step]) -> None:
+    def _write(self, begun: JournalEntry, steps: Sequence[ChangeStep]) -> None:
         """Write and verify the steps. If this fails, journal the failure and raise ChangeFailed."""
         try:
             for number, step in enumerate(steps):
@@ -159,7 +161,7 @@ class _Undoing:
                 remedy=getattr(error, "remedy", None) or f"innoscope toggle undo {self.entry.id}",
             ) from error
 
-    def _conclude(self, begun: Entry, outcome: str, reason: str | None) -> None:
+    def _conclude(self, begun: JournalEntry, outcome: str, reason: str | None) -> None:
         """Journal the result of the undo, and of the change too if it is unfinished."""
         try:
             if self.entry.outcome == "intended" and outcome == "done":
@@ -174,8 +176,8 @@ class _Undoing:
                 ) from error
 
 
-def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) -> Entry:
-    """Return the entry to undo. Raise Refused if there is none."""
+def _choose(entries: Sequence[JournalEntry], target: Target | None, which: str | None) -> JournalEntry:
+    """Return the entry to undo. Raise ChangeRefused if there is none."""
     by_id = next((entry for entry in entries if entry.id == which), None)
     if by_id is not None:
         return by_id
@@ -187,13 +189,13 @@ def _choose(entries: Sequence[Entry], target: Target | None, which: str | None) 
         if here and entry.may_be_in_force and lives(*entry.server.life):
             return entry
     what = "a change" if which is None else f"a change of {which!r}"
-    raise Refused(
+    raise ChangeRefused(
         f"cannot undo {what}: none is in force" + ("" if target is None else " on this server"),
         remedy="innoscope toggle history; changes are lost when the server exits",
     )
 
 
-def _must_be_undoable(entry: Entry) -> None:
+def _must_be_undoable(entry: JournalEntry) -> None:
     """Raise Overtaken if there is nothing to undo."""
     description = f"the change {entry.id} ({entry.toggle} {entry.value})"
     if entry.undoes is not None:
@@ -210,10 +212,11 @@ def _must_be_undoable(entry: Entry) -> None:
     raise Overtaken(reason, remedy=remedy)
 
 
-def _same_process(entry: Entry, target: Target | None) -> Target:
+def _same_process(entry: JournalEntry, target: Target | None) -> Target:
     """Return the changed server as a target.
 
-    Raise Overtaken if its process has exited, and Refused if ``target`` is another process.
+    Raise Overtaken if the process has exited or runs a different executable, or ChangeRefused if ``target``
+    is another process or the server cannot be identified.
     """
     server, boot = entry.server, boot_id()
     if not lives(*server.life):
@@ -222,7 +225,7 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
             remedy="nothing to do: the change was lost when the process exited",
         )
     if target is not None and (target.pid, target.start_time, boot) != server.life:
-        raise Refused(
+        raise ChangeRefused(
             f"the change {entry.id} was made in server {server.pid}, not in {target.pid}",
             remedy=f"innoscope toggle undo {entry.id} --pid {server.pid}",
         )
@@ -231,7 +234,9 @@ def _same_process(entry: Entry, target: Target | None) -> Target:
             # A change over SQL implies that the user had chosen this server (required for containers).
             target = replace(identify(ProcFs(), server.pid), chosen=entry.backend == "sql")
         except (ProcessLookupError, PermissionError) as error:
-            raise Refused(f"cannot identify server {server.pid}: {error}", remedy="run it as root") from error
+            raise ChangeRefused(
+                f"cannot identify server {server.pid}: {error}", remedy="run it as root"
+            ) from error
     if target.build_id != server.build_id:
         raise Overtaken(
             f"server {server.pid} runs build-id {target.build_id}; {entry.id} was made in {server.build_id}",

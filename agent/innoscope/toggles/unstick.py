@@ -17,8 +17,8 @@ from innoscope.target.proc import ProcFs
 from innoscope.target.unix_socket import socket_from_here
 from innoscope.toggles import stopped_threads
 from innoscope.toggles.journal import Journal
-from innoscope.toggles.journal_format import RESCUE, Entry, ServerId, fresh_id, printable
-from innoscope.toggles.model import ChangeFailed, Refused, Step
+from innoscope.toggles.journal_format import RESCUE, JournalEntry, ServerId, fresh_id, printable
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, ChangeStep
 from innoscope.toggles.paths import boot_id
 
 if TYPE_CHECKING:
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
     from innoscope.toggles.stopped_threads import ThreadStates, Tracer
 
-#: Seconds to wait after SIGTERM and after SIGKILL. gdb exits 0.02 s after SIGTERM, unless it is reading
-#: symbols, which takes seconds.
-_TERM_S, _KILL_S = 0.25, 2.0
+#: Seconds to wait after SIGTERM. gdb exits after 0.02 s, unless it is reading symbols, which takes seconds.
+_TERM_S: Final = 0.25
+#: Seconds to wait after SIGKILL.
+_KILL_S: Final = 2.0
 _RESUME_S, _ANSWER_S = 2.0, 5.0
 _POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """The result of a rescue: the actions and their duration in seconds.
+    """The result of resuming a server: the actions and their duration in seconds.
 
-    ``answered`` is None if the server is not listening yet. ``journal`` is the reason why the rescue could
-    not be written to the journal; None if it was written.
+    ``answered`` is None if the server does not listen on a known Unix socket. ``journal`` is the reason why
+    the journal entry could not be written; None if it was written.
     """
 
     steps: tuple[str, ...]
@@ -49,7 +50,7 @@ class Rescue:
 
 
 def find(target: Target) -> ThreadStates:
-    """Return the states of the server's threads. Raise NoSuchProcess."""
+    """Return the states of the server's threads. Raise NoSuchProcess if the server has exited."""
     try:
         if ProcFs().stat(target.pid).start_time == target.start_time:
             return stopped_threads.thread_states(ProcFs(), target.pid)
@@ -61,7 +62,7 @@ def find(target: Target) -> ThreadStates:
 def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
     """Yield the thread states each time the server has been stopped for longer than ``seconds``.
 
-    Checking takes at most 5 % of a CPU.
+    Checking takes at most 5 % of a CPU. Raise NoSuchProcess if the server exits.
     """
     since = None
     while True:
@@ -78,21 +79,22 @@ def stopped_for(target: Target, seconds: float) -> Iterator[ThreadStates]:
 
 
 def check(target: Target, found: ThreadStates, *, end_tracer: bool) -> None:
-    """Raise Refused if a tracer must not be killed, or if killing it would also end the server."""
+    """Raise ChangeRefused if a tracer must not be killed, or if killing it would also end the server."""
     for tracer in found.tracers:
         held = f"process {target.pid} is held by {tracer.name} (pid {tracer.pid}) of {tracer.owner}"
         remedy = f"in {tracer.name}: detach, then quit"
         if tracer.started_server:
-            raise Refused(f"{held}, which started it: both would exit", remedy=remedy)
+            raise ChangeRefused(f"{held}, which started it: both would exit", remedy=remedy)
         if not end_tracer:
             command = f"innoscope unstick --pid {target.pid} --end-tracer"
-            raise Refused(held, remedy=f"{remedy}; or kill it:\n{command}")
+            raise ChangeRefused(held, remedy=f"{remedy}; or kill it:\n{command}")
 
 
 def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
-    """Kill the tracers if allowed, resume the server, verify that it responds, and journal the rescue.
+    """Kill the tracers if allowed, resume the server, verify that it responds, and add a journal entry.
 
-    Raise the errors of ``check`` and ``send``, and ChangeFailed if the server stays stopped or unresponsive.
+    Raise the errors of ``find``, ``check`` and ``send``, and ChangeFailed if the server stays stopped or
+    unresponsive.
     """
     at, began, steps = time.time(), time.monotonic(), list[str]()
     try:
@@ -110,7 +112,7 @@ def rescue(target: Target, found: ThreadStates, *, end_tracer: bool) -> Rescue:
 def _resume(target: Target, found: ThreadStates, end_tracer: bool, steps: list[str]) -> bool | None:
     """Resume the server, add the actions to ``steps``, and return whether the server responds.
 
-    SIGCONT also cancels pending SIGSTOPs of a killed gdb.
+    SIGCONT also cancels pending SIGSTOPs that a killed gdb has left.
     """
     deadline = time.monotonic() + _RESUME_S
     while found.still or found.tracers:
@@ -147,8 +149,8 @@ def _end(tracer: Tracer) -> str:
 def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
     """Send a signal to the process if its start time matches.
 
-    Return whether the process exits within ``wait_s`` seconds or has already exited.
-    Raise NoRights, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
+    Return whether the process exits within ``wait_s`` seconds or has already exited. Raise NoRights
+    without permission to signal it, or KernelUnable if the kernel does not support pidfds (Linux before 5.3).
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -170,7 +172,7 @@ def send(pid: int, start_time: int, number: int, wait_s: float = 0.0) -> bool:
 
 
 def answers(target: Target, timeout_s: float) -> bool | None:
-    """Return whether the server sends its greeting in time; None if nothing listens on its socket."""
+    """Return whether the server sends its greeting in time; None if it listens on no known Unix socket."""
     if target.socket is None:
         return None
     try:
@@ -189,13 +191,13 @@ def answers(target: Target, timeout_s: float) -> bool | None:
 
 
 def journal_rescue(target: Target, at: float, found: ThreadStates, outcome: str, reason: str) -> str | None:
-    """Add a finished rescue to the journal. Return the reason if this fails, else None."""
+    """Add an attempt to resume a server to the journal. Return the reason if this fails, else None."""
     book = Journal()
     try:
-        entry = Entry(
+        entry = JournalEntry(
             id=fresh_id(book.entries()), at=at, who=printable(process_users.current_user(ProcFs())), why=None,
             toggle=RESCUE, value="", backend="signal", server=ServerId.of(target, boot_id()),
-            steps=(Step(printable(str(found)), None, None),),
+            steps=(ChangeStep(printable(str(found)), None, None),),
         )  # fmt: skip
         book.intend(entry)
         book.conclude(entry.id, outcome, reason)

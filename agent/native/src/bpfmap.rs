@@ -1,4 +1,4 @@
-//! Reads and writes BPF maps by descriptor, which needs no privileges.
+//! Reads and writes BPF maps by descriptor.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -25,7 +25,8 @@ impl Map {
         })
     }
 
-    /// Read an array with one system call. Linux before 5.13 does not support it for per-CPU maps.
+    /// Read all elements of an array map with one batch lookup, which Linux before 5.13 does not support for
+    /// per-CPU maps.
     fn lookup_all(self, entries: u32) -> io::Result<Vec<Vec<u64>>> {
         let words = self.copies()? * self.words;
         let mut keys = vec![0_u32; entries as usize];

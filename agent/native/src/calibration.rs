@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::arch::host::{innoscope_calibration, innoscope_calibration_stepped};
 
-/// Number of bytes that are written to evict all other data from one core's caches. Few CPUs have L2 caches
-/// larger than this.
+/// Number of bytes that are written to evict other data from one core's L1 and L2 caches. Some CPUs have larger
+/// L2 caches.
 const COLD_BYTES: usize = 1 << 20;
 const CACHE_LINE: usize = 64;
 
@@ -20,7 +20,7 @@ pub const STEPPED_FUNCTION: &str = "innoscope_calibration_stepped";
 /// Call one of the functions `calls` times and return the median duration, including the time to read the
 /// clock.
 ///
-/// Before each call, the caches are filled with other data, as a server does between two calls to a function.
+/// Before each call, fill the caches with other data, as a server does between two calls to a function.
 /// This doubles the cost of a hit. Calls that another thread interrupts hardly affect the median.
 pub fn run(calls: u32, stepped: bool) -> Duration {
     let function = if stepped { innoscope_calibration_stepped } else { innoscope_calibration };

@@ -73,7 +73,7 @@ impl<F: Fn(u64) -> Option<u64>> Memory<F> {
     }
 }
 
-/// Where the caller's value of a register is saved.
+/// The location of the caller's value of a register.
 #[derive(Debug, Clone, Copy)]
 enum Saved {
     /// The table does not describe the register.
@@ -92,7 +92,7 @@ enum Saved {
     Expression(Expression),
 }
 
-/// How to compute the canonical frame address (CFA).
+/// The rule for computing the canonical frame address (CFA).
 #[derive(Debug, Clone, Copy)]
 enum Canonical {
     Offset(Register, i64),

@@ -37,13 +37,13 @@ pub struct Situation<'a> {
     pub stale: bool,
 }
 
-/// A rule of waits.yaml. A condition that is None or an empty set always holds.
+/// A rule of waits.yaml. A condition that is None or an empty set always holds, except `running`.
 #[derive(Debug, Clone, Default)]
 pub struct Rule {
     /// The class that the rule assigns.
     pub wait: String,
-    /// If set, the rule holds only for running threads (true) or only for threads that are not running
-    /// (false).
+    /// True for a rule that applies only to running threads, false for one that applies only to threads that are not
+    /// running. If None, the rule applies to all threads except those with an outdated stack.
     pub running: Option<bool>,
     /// At least one function on the stack must match one of these patterns.
     pub frames: Option<Vec<String>>,
@@ -62,13 +62,16 @@ pub struct Rule {
     pub files: FxHashSet<String>,
 }
 
-/// A compiled rule, which refers to pattern lists by number.
+/// A compiled rule, which refers to pattern lists by index.
 struct CompiledRule {
-    rule: Rule,
+    wait: String,
+    running: Option<bool>,
     needed: Vec<usize>,
     leaf: Option<usize>,
     never: Option<usize>,
     comm: Option<Regex>,
+    syscalls: FxHashSet<String>,
+    files: FxHashSet<String>,
 }
 
 /// Assigns wait classes: the first rule whose conditions all hold wins.
@@ -81,7 +84,7 @@ pub struct Classifier {
 }
 
 impl Classifier {
-    /// Compile the rules. `libraries` contains patterns for the modules that `leaf` skips.
+    /// Compile the rules. `libraries` contains patterns for the modules that are not the server's own.
     ///
     /// Errors: `Internal` for a malformed pattern.
     pub fn new(rules: Vec<Rule>, libraries: &[String]) -> Result<Self> {
@@ -100,7 +103,10 @@ impl Classifier {
                 leaf: rule.leaf.as_ref().map(&mut number),
                 never: rule.never.as_ref().map(&mut number),
                 comm: rule.comm.as_deref().map(compile).transpose()?,
-                rule,
+                wait: rule.wait,
+                running: rule.running,
+                syscalls: rule.syscalls,
+                files: rule.files,
             });
         }
         Ok(Self {
@@ -134,7 +140,7 @@ impl Classifier {
             }
         }
         let matching = self.rules.iter().find(|rule| rule.holds(&anywhere, &leaf, thread));
-        matching.map_or(if thread.running { "on_cpu" } else { "other" }, |found| &found.rule.wait)
+        matching.map_or(if thread.running { "on_cpu" } else { "other" }, |found| &found.wait)
     }
 
     /// Return whether a file name matches one of the patterns for libraries.
@@ -153,7 +159,7 @@ impl Classifier {
 
 impl CompiledRule {
     fn holds(&self, anywhere: &[bool], leaf: &[bool], thread: Situation<'_>) -> bool {
-        let state = self.rule.running.map_or(!thread.stale, |running| running == thread.running);
+        let state = self.running.map_or(!thread.stale, |running| running == thread.running);
         let one_of = |names: &FxHashSet<String>, name: Option<&str>| {
             names.is_empty() || name.is_some_and(|name| names.contains(name))
         };
@@ -161,8 +167,8 @@ impl CompiledRule {
             && self.needed.iter().all(|list| anywhere[*list])
             && self.leaf.is_none_or(|list| leaf[list])
             && self.never.is_none_or(|list| !anywhere[list])
-            && one_of(&self.rule.syscalls, thread.syscall)
-            && one_of(&self.rule.files, thread.file)
+            && one_of(&self.syscalls, thread.syscall)
+            && one_of(&self.files, thread.file)
             && self.comm.as_ref().is_none_or(|comm| comm.is_match(thread.comm.as_bytes()))
     }
 }

@@ -1,9 +1,9 @@
 //! Closes the descriptors of probes in helper processes.
 //!
-//! The kernel removes a breakpoint in the context of the task that drops the last reference. If a SIGKILL is
-//! pending for that task, the breakpoint stays forever ("leaking uprobe"). Therefore the threads of this
-//! process must not drop the last reference: the OOM killer, `cgroup.kill` or a core dump can kill them at
-//! any time.
+//! The kernel removes a breakpoint in the context of the task that drops the last reference to the probe. If a
+//! SIGKILL is pending for that task, the breakpoint remains forever ("leaking uprobe"). Therefore the threads
+//! of this process must not drop the last reference: the OOM killer, `cgroup.kill` or a core dump can kill
+//! them at any time.
 //!
 //! A closer process drops the reference by exiting. An exiting task receives no more signals, and by then it
 //! has already released its address space, which is a private copy of ours.
@@ -43,7 +43,7 @@ pub fn close_all(descriptors: Vec<OwnedFd>) {
 struct Gate {
     /// Reaches end of file when every closer has closed all descriptors except its share.
     ready: (OwnedFd, OwnedFd),
-    /// Reaches end of file when this process has closed its descriptors or has died.
+    /// Reaches end of file when this process has closed its descriptors or has exited.
     go: (OwnedFd, OwnedFd),
 }
 
@@ -98,12 +98,14 @@ impl Child {
         })
     }
 
-    /// Wait until the child has exited.
-    pub fn wait(self) {
-        // SAFETY: the pid identifies our child, and a null status pointer is allowed.
-        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), libc::__WALL) } < 0
+    /// Wait until the child has exited, and return the signal that killed it; None if it exited by itself.
+    pub fn wait(self) -> Option<libc::c_int> {
+        let mut status = 0;
+        // SAFETY: the pid identifies our child, and the pointer is to a local variable.
+        while unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}
+        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
     }
 }
 
@@ -152,7 +154,7 @@ fn descriptor_limit() -> RawFd {
     if result < 0 { RawFd::MAX } else { RawFd::try_from(limit.rlim_cur).unwrap_or(RawFd::MAX) }
 }
 
-/// Return a new pipe: the end to read from, and the end to write to.
+/// Create a pipe and return its read end and its write end.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
     Ok((reader.into(), writer.into()))

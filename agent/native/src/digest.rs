@@ -1,8 +1,8 @@
-//! Normalizes SQL statements like the server's statement digests (sql/sql_digest.cc of MySQL), so that literals
+//! Normalizes SQL statements like the server's statement digests (sql/sql_digest.cc in MySQL), so that literals
 //! can be discarded where a statement is read.
 //!
 //! The lexer's tokens are folded with the server's rules: literals become `?`, and lists of them `?, ...` or
-//! `(...)`. A statement of any content and length takes linear time and a bounded amount of memory.
+//! `(...)`. Digesting a statement of any content and length takes linear time and bounded memory.
 
 mod keywords;
 mod lexer;
@@ -12,23 +12,24 @@ use std::borrow::Cow;
 pub use keywords::Words;
 use lexer::{Kind, Lexer};
 
-/// Space for tokens in bytes, as the server counts them: the default of `max_digest_length`. Further tokens are
-/// dropped.
+/// Maximum size of the tokens in bytes, as the server counts them: the default of `max_digest_length`. Further
+/// tokens are dropped.
 const MAX_TOKENS: usize = 1024;
-/// Maximum bytes of an identifier in a digest. The server prints longer ones as `...`.
+/// Maximum length of an identifier in a digest, in bytes. The server prints longer ones as `...`.
 const MAX_NAME: usize = 64;
 const ELLIPSIS: &str = "...";
 
-/// The known facts about the server and the session.
+/// The properties of the server and the session that affect normalization.
 #[derive(Clone, Copy)]
 pub struct Context {
-    /// The server's version, such as 80031. It executes `/*!N … */` if N is not greater than its version.
+    /// The highest N for which the server executes `/*!N … */`. In MySQL, this is the server's version, such as
+    /// 80031.
     pub version: u32,
     /// The server's keywords.
     pub words: Words,
     /// True if the version is known, the session's SQL mode contains neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES,
-    /// and its character set is a single-byte one or UTF-8. If false, the text ends at the first place where
-    /// another version, mode or character set could give a different literal.
+    /// and its character set is UTF-8 or has single-byte characters. If false, the text ends at the first place where
+    /// another version, mode or character set could delimit a literal differently.
     pub certain: bool,
 }
 
@@ -43,20 +44,21 @@ enum Token<'a> {
 /// The normalized texts of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Normalized {
-    /// The server's own text.
+    /// The text according to the server's own rules.
     pub text: String,
-    /// The text according to MySQL 9's rules. The id is a hash of it.
+    /// The text according to MySQL 9's rules. The digest's id is a hash of this text.
     pub newest: String,
 }
 
-/// Normalize a statement according to the server's rules, with at most `max_chars` characters, and MySQL 9's.
+/// Normalize a statement according to the server's rules, and according to MySQL 9's rules. Only the first text is
+/// truncated to `max_chars` characters.
 pub fn normalize_both(statement: &[u8], context: Context, max_chars: usize) -> Normalized {
     let newest = normalize(statement, Context { words: Words::Mysql9, ..context });
     let text = if context.words == Words::Mysql9 { newest.clone() } else { normalize(statement, context) };
     Normalized { text: cut(text, max_chars), newest }
 }
 
-/// Return the normalized text of a statement. It contains no literals and no control characters.
+/// Normalize a statement. The result contains no literals and no control characters.
 pub fn normalize(text: &[u8], context: Context) -> String {
     let mut folded = Folded { tokens: Vec::new(), bytes: 0, full: false, words: context.words };
     let mut lexer = Lexer::new(text, context);
@@ -91,8 +93,8 @@ pub fn normalize(text: &[u8], context: Context) -> String {
     print(&folded.tokens)
 }
 
-/// Return whether a statement ends within a string, a quoted name or a comment, in the default SQL mode. True if
-/// that depends on which comments the server executes.
+/// Return whether a statement ends within a string, a quoted name or a comment in the default SQL mode. Return
+/// true if that depends on which comments the server executes.
 pub fn is_unfinished(statement: &[u8]) -> bool {
     let mut lexer = Lexer::new(statement, Context { version: 0, words: Words::Mysql9, certain: true });
     lexer.by_ref().for_each(drop);
@@ -122,7 +124,7 @@ fn name(text: &[u8]) -> Option<Cow<'_, str>> {
     (!name.contains(char::is_control)).then_some(name)
 }
 
-/// The tokens so far. The server's rules look only at the last tokens.
+/// The tokens folded so far. The server's rules depend only on the last tokens.
 struct Folded<'a> {
     tokens: Vec<Token<'a>>,
     /// The space in bytes that the server needs for `tokens`.
@@ -153,7 +155,7 @@ impl<'a> Folded<'a> {
         }
     }
 
-    /// Remove tokens that are not identifiers.
+    /// Remove the last `count` tokens, none of which may be an identifier.
     fn pop(&mut self, count: usize) {
         self.tokens.truncate(self.tokens.len() - count);
         self.bytes -= 2 * count;
@@ -215,7 +217,7 @@ const STARTS_EXPRESSION: [&str; 37] = [
     "RLIKE", "SELECT", "STARTS", "UNTIL", "WHEN", "WHILE", "XOR",
 ];
 const STARTS_EXPRESSION_9: [&str; 9] = ["=", "<=>", "<", "<=", ">", ">=", "!=", "THEN", "ELSE"];
-/// Other tokens before expressions.
+/// Other tokens after which NULL is a literal.
 const BEFORE_NULL: [&str; 23] = [
     "!",
     "~",
@@ -242,7 +244,8 @@ const BEFORE_NULL: [&str; 23] = [
     "WHERE",
 ];
 
-/// Return the tokens as text. A space follows each token, except `@` and identifiers that are printed as `...`.
+/// Return the tokens as text. A space separates two tokens, except after `@`, after an identifier before `@`, and
+/// after an identifier that is printed as `...`.
 fn print(tokens: &[Token<'_>]) -> String {
     let mut text = String::new();
     let mut space = false;

@@ -48,7 +48,7 @@ impl Kind {
 pub struct Error {
     /// The kind of failure.
     pub kind: Kind,
-    /// What failed, on what, and why.
+    /// The operation that failed, its object, and the reason.
     pub detail: String,
 }
 
@@ -61,7 +61,7 @@ impl Error {
         Self { kind, detail: detail.into() }
     }
 
-    /// Convert an operating system error: ESRCH and ENOENT become `Gone`, EPERM and EACCES become `Rights`,
+    /// Convert an operating system error: ESRCH and ENOENT become `Gone`, EPERM and EACCES become `Rights`, and
     /// everything else becomes `otherwise`.
     pub fn from_os(error: &io::Error, doing: &str, otherwise: Kind) -> Self {
         let kind = match error.raw_os_error() {

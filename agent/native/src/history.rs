@@ -1,17 +1,21 @@
 //! The active session history: samples of busy threads in Parquet files (docs/history.md).
 //!
 //! - `schema` defines the tables.
-//! - `rows` has the rows of an hour that are not in a file yet, and writes them.
+//! - `rows` holds the rows of an hour that are not in a file yet, and writes them.
 //! - `dictionaries` looks up stacks and digests.
 //! - `file` writes, checks and merges files.
-//! - `query` groups the rows of files; `causes` finds the cause of each row; `values` assigns numbers to values.
+//! - `footer` and `pages` limit what reading a file can cost; `thrift` reads the structs that they check.
+//! - `query` groups the rows of files; `causes` finds the cause of each row; `values` assigns codes to values.
 
 pub mod causes;
 pub mod dictionaries;
 pub mod file;
+mod footer;
+mod pages;
 pub mod query;
 pub mod rows;
 pub mod schema;
+mod thrift;
 pub mod values;
 
 use std::fmt;
@@ -46,7 +50,7 @@ impl From<io::Error> for Error {
 }
 
 impl From<ParquetError> for Error {
-    /// Return the operating system's error that Parquet has wrapped, if there is one.
+    /// Return the operating system error that the Parquet library has wrapped; any other error means a damaged file.
     fn from(error: ParquetError) -> Self {
         match error {
             ParquetError::External(inner) => match inner.downcast::<io::Error>() {

@@ -1,10 +1,11 @@
-//! The Rust core of Innoscope, which copies the stacks of all threads of a live process without stopping it,
-//! unwinds them offline and resolves their symbols.
+//! The Rust core of Innoscope. It copies the stacks of all threads of a live process (without stopping the threads,
+//! unless ptrace is requested), unwinds the stacks offline and resolves their symbols.
 //!
-//! - `arch` has everything that differs between processor architectures.
+//! - `arch` contains everything that differs between processor architectures.
 //! - `snapshot` copies registers and stacks.
 //! - `modules` and `symbols` read the files that are mapped into the process.
 //! - `unwind` turns stacks into return addresses, and `names` turns addresses into function names.
+//! - `stack_budget` limits the memory for the stacks of all processes together.
 //! - `process` combines these into one snapshot.
 //! - `classify` determines what threads are waiting for, and their kinds.
 //! - `samples` counts the stacks that BPF programs or perf events send.
@@ -23,12 +24,15 @@ pub mod classify;
 pub mod closers;
 pub mod code;
 pub mod confined;
+pub mod descriptors;
 pub mod digest;
 pub mod error;
 pub mod flamegraph;
-#[cfg(feature = "python")]
+#[cfg(feature = "history")]
 pub mod history;
+pub mod kernel_bugs;
 pub mod layout;
+pub mod malloc;
 pub mod maps;
 pub mod memory;
 pub mod modules;
@@ -50,6 +54,8 @@ mod python_files;
 #[cfg(feature = "python")]
 mod python_frames;
 #[cfg(feature = "python")]
+mod python_hash;
+#[cfg(feature = "python")]
 mod python_history;
 #[cfg(feature = "python")]
 mod python_layout;
@@ -66,10 +72,13 @@ mod python_statements;
 #[cfg(feature = "python")]
 mod python_waits;
 pub mod references;
+pub mod return_probes;
 pub mod samples;
 pub mod snapshot;
+pub mod stack_budget;
 pub mod statements;
 pub mod symbols;
 pub mod trace;
 pub mod unwind;
 pub mod uprobe;
+pub mod uprobe_check;

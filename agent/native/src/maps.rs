@@ -50,7 +50,8 @@ pub fn main_executable(pid: u32) -> Result<Mapping> {
         .ok_or_else(|| Error::new(Kind::Elf, format!("process {pid} does not map its own executable")))
 }
 
-/// Parse `start-end perms offset dev inode path`; return None unless it maps a file's code.
+/// Parse `start-end perms offset dev inode path`; return None unless it is an executable mapping of a file or of
+/// the vDSO.
 fn parse_executable(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;

@@ -55,18 +55,17 @@ pub fn read_some(pid: u32, address: u64, size: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Read many `(address, size)` ranges, 1,024 per system call. The result for a range that is not mapped is
-/// None.
+/// Read many `(address, size)` ranges, up to 1,024 per system call. The result for a range that is not mapped is
+/// None. The kernel copies one range after another, so the values are not from the same instant.
 ///
-/// Errors: `Gone`, `Rights`. The kernel copies one range after another, so the values are not read at the
-/// same instant.
+/// Errors: `Gone`, `Rights`.
 pub fn read_many(pid: u32, places: &[(u64, usize)]) -> Result<Vec<Option<Vec<u8>>>> {
     let mut found = Vec::with_capacity(places.len());
     visit_many(pid, places, |bytes| found.push(bytes.map(<[u8]>::to_vec)))?;
     Ok(found)
 }
 
-/// Read the little-endian number of at most eight bytes in each range; 0 for one that is not mapped.
+/// Read the little-endian number of at most eight bytes in each range; 0 for a range that is not mapped.
 ///
 /// Errors: `Gone`, `Rights`.
 pub fn read_numbers(pid: u32, places: &[(u64, usize)]) -> Result<Vec<u64>> {

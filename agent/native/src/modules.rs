@@ -13,13 +13,15 @@ use crate::maps::{self, Mapping};
 use crate::memory;
 use crate::symbols::{self, Bytes, DebugSearch, ElfFile, SymbolTable, limits, memory_budget, opening};
 
-/// The path of the kernel's code in /proc/PID/maps.
+/// The path of the vDSO, which contains code of the kernel, in /proc/PID/maps.
 const VDSO: &str = "[vdso]";
 
 /// One ELF file mapped into the process.
 pub struct Module {
     /// The path as the process sees it, or `[vdso]`.
     pub path: String,
+    /// The base name of the path, for display. All frames in this module share it.
+    pub name: Arc<str>,
     /// True if the file was removed or replaced after it was mapped.
     pub deleted: bool,
     /// The first executable address.
@@ -32,7 +34,7 @@ pub struct Module {
     pub elf: Option<Arc<ElfFile>>,
     /// The symbols of the file.
     pub symbols: SymbolTable,
-    /// The reasons why the file, or a better source of its symbols, could not be used.
+    /// The reason why the file, or a better source of its symbols, could not be used.
     pub problem: Option<String>,
     /// The reader of inlined calls, started on first use; None if there is no debug information.
     inlines: OnceCell<Option<RefCell<InlinedCalls>>>,
@@ -40,11 +42,6 @@ pub struct Module {
 }
 
 impl Module {
-    /// Return the base name of the path, for display.
-    pub fn name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
-    }
-
     /// Return the number of bytes of the module's files that are held in memory.
     fn memory_bytes(&self) -> u64 {
         self.elf.as_ref().map_or(0, |elf| elf.memory_bytes()) + self.symbols.memory_bytes()
@@ -66,7 +63,7 @@ impl Module {
         elf.read(segment.offset.checked_add(offset - size)?, size)
     }
 
-    /// Return true if this is the vDSO, and has this code at an address in the process.
+    /// Return true if this is the vDSO and contains this code at an address in the process.
     pub fn is_vdso_code(&self, address: u64, code: &[u8]) -> bool {
         self.path == VDSO
             && self
@@ -129,6 +126,7 @@ impl Modules {
                 let end = end.wrapping_add(bias);
                 let elf = Some(elf);
                 Module {
+                    name: base_name(&path),
                     path,
                     deleted: false,
                     start,
@@ -191,6 +189,7 @@ impl Modules {
         let first = &group[0];
         let mut module = Module {
             path: first.path.clone(),
+            name: base_name(&first.path),
             deleted: first.deleted,
             start,
             end,
@@ -236,6 +235,10 @@ impl Modules {
         (memory_bytes >= limits::PROCESS_BYTES)
             .then(|| format!("{path}: not read: the files before it take {memory_bytes} bytes of memory"))
     }
+}
+
+fn base_name(path: &str) -> Arc<str> {
+    path.rsplit('/').next().unwrap_or(path).into()
 }
 
 /// Return the load address minus the link address, computed from the segment that belongs to the mapping.

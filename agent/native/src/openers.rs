@@ -16,7 +16,7 @@ use crate::closers::{Child, pipe};
 
 /// Call `open` in an opener, and return the descriptor that it opened.
 ///
-/// Errors: those of `open`, and those of creating a process.
+/// Errors: as for `open`, or if the process cannot be created.
 ///
 /// # Safety
 /// `open` must neither allocate memory nor take locks: another thread of this process may hold the allocator's

@@ -1,7 +1,8 @@
-//! Opens software clocks with perf_event_open, and reads the records in their ring buffers.
+//! Opens perf events, such as software clock events, and reads the records in their ring buffers.
 //!
-//! A clock counts the time in which a thread, or any thread of a CPU, runs. Each time a period has passed, the
-//! kernel can write the user registers and the user stack of the running thread to a ring buffer.
+//! A clock event measures the time for which one thread runs, or the time that passes on one CPU. Each time
+//! the period elapses, the kernel can write the user registers and the user stack of the running thread to a
+//! ring buffer.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -22,7 +23,7 @@ pub const LOST: u32 = sys::bindings::PERF_RECORD_LOST;
 /// deep when a thread reads a page.
 const STACK_BYTES: u32 = 60 * 1024;
 
-/// Return the attributes of a clock with this period, which does not sample anything yet.
+/// Return the attributes of a clock event with this period, which does not sample anything yet.
 pub fn clock(period_ns: u64) -> perf_event_attr {
     let mut attributes = perf_event_attr {
         type_: sys::bindings::PERF_TYPE_SOFTWARE,
@@ -34,7 +35,7 @@ pub fn clock(period_ns: u64) -> perf_event_attr {
     attributes
 }
 
-/// Return the attributes of a disabled clock that samples user registers and stacks.
+/// Return the attributes of a disabled clock event that samples user registers and stacks.
 pub fn stack_clock(period_ns: u64) -> perf_event_attr {
     let mut attributes = perf_event_attr {
         sample_type: (sys::bindings::PERF_SAMPLE_REGS_USER | sys::bindings::PERF_SAMPLE_STACK_USER).into(),
@@ -65,7 +66,7 @@ pub struct Ring {
     /// Size of the header, which precedes the data: one page.
     header_bytes: usize,
     data_bytes: usize,
-    /// Position up to which records were read; it never wraps.
+    /// Position up to which records have been read; it never wraps.
     tail: u64,
     /// A copy of a record that wraps around the end of the ring.
     wrapped: Vec<u8>,
@@ -126,7 +127,7 @@ impl Ring {
             self.tail += length as u64;
             count += 1;
         }
-        // The kernel may overwrite the records only after they were read.
+        // The kernel may overwrite the records only after they have been read.
         fence(Ordering::SeqCst);
         // SAFETY: as above; the mapping is writable.
         unsafe { ptr::write_volatile(&raw mut (*page).data_tail, self.tail) };

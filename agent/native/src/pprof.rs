@@ -142,7 +142,10 @@ impl Builder {
     }
 
     fn location(&mut self, frame: &Frame) -> u64 {
-        let name = frame.function.clone().unwrap_or_else(|| format!("{}+{:#x}", frame.module, frame.offset));
+        let name = frame
+            .function
+            .as_deref()
+            .map_or_else(|| format!("{}+{:#x}", frame.module, frame.offset), str::to_owned);
         let key = (name, frame.module.to_string());
         if let Some(id) = self.location_ids.get(&key) {
             return *id;

@@ -17,6 +17,7 @@ use crate::snapshot::perf;
 use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::{Consistency, RawThread, Source};
+use crate::uprobe;
 
 /// Load a snapshot program and run it on this process. Return whether it works, and the details.
 pub fn bpf(sleepable: bool) -> (bool, String) {
@@ -36,6 +37,9 @@ fn describe_copy(tried: Result<Vec<RawThread>>) -> (bool, String) {
     }))
 }
 
+/// Time limit for the sample of a thread that is started as a test.
+const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
+
 /// Sample a running thread of this process with a perf event. Return whether it works, and the details.
 pub fn perf() -> (bool, String) {
     let stop = AtomicBool::new(false);
@@ -49,7 +53,7 @@ pub fn perf() -> (bool, String) {
             }
         });
         let tid = receive.recv().unwrap_or_default();
-        let sampled = perf::sample(&[tid], Duration::from_millis(500));
+        let sampled = perf::sample(&[tid], &(SAMPLE_TIMEOUT..=SAMPLE_TIMEOUT));
         stop.store(true, Ordering::Relaxed);
         match sampled.as_deref() {
             Ok([sample]) => {
@@ -61,14 +65,14 @@ pub fn perf() -> (bool, String) {
     })
 }
 
-/// Period of the clocks that are started as a test.
+/// Period of the clock events that are started as a test.
 const PROFILE_PERIOD_NS: u64 = 10_000_000;
 
 /// Start a CPU profile of this process with BPF. Return whether it works, and the details.
 pub fn profile_bpf() -> (bool, String) {
     let target = Target { pid: std::process::id(), start_time: 0, kernel: false, ring_bytes: 1 << 20 };
     let started = OnCpu::new(target, PROFILE_PERIOD_NS).and_then(|mut profile| profile.begin());
-    describe(started.map(|()| (true, "a program ran on the clock of each CPU".to_owned())))
+    describe(started.map(|()| (true, "a program was attached to a clock event on each CPU".to_owned())))
 }
 
 /// Start a CPU profile of this process with perf events. Return whether it works, and the details.
@@ -79,7 +83,7 @@ pub fn profile_perf() -> (bool, String) {
         Ok(profile.mode())
     });
     describe(started.map(|mode| {
-        let clocks = if mode.per_cpu { "one clock per CPU" } else { "clocks for each thread" };
+        let clocks = if mode.per_cpu { "one clock event per CPU" } else { "clock events for each thread" };
         let part = if mode.in_kernel { "" } else { ", without the time in the kernel" };
         (true, format!("{clocks}{part}"))
     }))
@@ -107,6 +111,14 @@ pub fn uprobe_links() -> (bool, String) {
     match multi::detect() {
         Ok(()) => (true, "a link counted a call on another thread".to_owned()),
         Err(why) => (false, why.clone()),
+    }
+}
+
+/// Count a call to the calibration function with a perf event. Return whether it works, and the details.
+pub fn uprobe_events() -> (bool, String) {
+    match uprobe::detect_events() {
+        Ok(()) => (true, "an event counted a call on another thread".to_owned()),
+        Err(why) => (false, why),
     }
 }
 

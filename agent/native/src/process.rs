@@ -23,18 +23,19 @@ use crate::unwind::{End, Unwinder, Walk};
 
 /// Maximum number of threads that are copied again because they ran during the copy. The rest keep their first copy.
 const MAX_RETRIED: usize = 1_000;
-/// The cache is cleared, to limit memory, when it holds more than twice the distinct stacks of the last
-/// snapshot plus this number. Threads on a CPU have new stacks in each snapshot.
+/// Number of spare stacks in the cache. To limit memory, the cache is cleared when it holds more than this number
+/// plus twice the distinct stacks of the last snapshot, or more than half of the frames that it may hold, or if stacks
+/// or names are missing. Threads on a CPU have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
 
-/// How to copy the threads.
+/// The method of copying the threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// The first of the following methods that works on this host, except ptrace.
     Auto,
     /// A sleepable BPF task iterator, which stops no threads.
     Bpf,
-    /// A BPF task iterator that cannot sleep. It stops no threads.
+    /// A non-sleepable BPF task iterator, which stops no threads.
     BpfNosleep,
     /// The files in /proc. Reading them stops no threads.
     Procfs,
@@ -51,10 +52,10 @@ pub struct Process {
     names: StackNames,
     /// Number of distinct stacks in the last snapshot.
     distinct_stacks: usize,
-    /// The unwound stacks of threads that were off the CPU in the last snapshot, by thread id.
+    /// The complete stacks of threads that were off the CPU in the last snapshot, by thread id.
     cached_stacks: FxHashMap<u32, CachedStack>,
-    /// Maximum bytes of stacks that one snapshot copies. For deep stacks, up to the same number of bytes is
-    /// read in addition.
+    /// Maximum size of all stacks that one snapshot copies, in bytes. For deep stacks, up to as many bytes
+    /// again are read.
     max_bytes: u64,
     /// Bytes of deep stacks that this snapshot may still read.
     deep_bytes_left: u64,
@@ -103,8 +104,8 @@ impl UnwoundThread {
 }
 
 impl Process {
-    /// Open the process's modules and prepare the snapshot method. `cached_program` is what
-    /// [`Process::relocated_program`] returned earlier on the same kernel.
+    /// Open the process's modules and prepare the snapshot method. `cached_program` is an earlier result of
+    /// [`Process::relocated_program`] on the same kernel.
     ///
     /// Errors: `Gone`, `Rights`, `Arch`, `Bpf`, `Procfs`, `Internal`.
     pub fn new(
@@ -160,6 +161,11 @@ impl Process {
         self.names.get(stack)
     }
 
+    /// Return the number of frames of the cached stacks.
+    pub fn cached_frames(&self) -> usize {
+        self.names.frames()
+    }
+
     /// Limit the bytes of stacks that a snapshot copies, and apply the same limit separately to the bytes
     /// that it reads for deep stacks.
     pub fn limit(&mut self, max_bytes: u64) {
@@ -168,9 +174,13 @@ impl Process {
 
     /// Copy, unwind and symbolize the stacks of all threads.
     ///
-    /// Errors: `Gone` if the process exited before the copy; otherwise the errors of the method.
+    /// Errors: `Gone` if the process exited before the copy; otherwise the error of the copy method (bpf,
+    /// procfs, ptrace).
     pub fn snapshot(&mut self) -> Result<Snapshot> {
-        if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS {
+        if self.names.len() > 2 * self.distinct_stacks + SPARE_STACKS
+            || self.names.frames() > limits::STACK_FRAMES / 2
+            || self.names.is_incomplete()
+        {
             self.names.clear_stacks();
         }
         self.unwinder.refill();
@@ -210,7 +220,8 @@ impl Process {
         }
         let started = Instant::now();
         self.name(done, &mut snapshot);
-        snapshot.symbolise = started.elapsed();
+        snapshot.symbolize = started.elapsed();
+        snapshot.notes.extend(self.names.problems());
         if snapshot.shallow > 0 {
             // The text must be the same in each snapshot, because consumers list each distinct note once.
             snapshot.notes.push(format!(
@@ -238,7 +249,7 @@ impl Process {
         tids.iter().filter_map(|tid| Some((*tid, self.cached_stacks.get(tid)?.ran))).collect()
     }
 
-    /// Resolve the symbols, and cache the stacks of threads that were off the CPU.
+    /// Resolve the symbols, and cache the complete stacks of threads that were off the CPU.
     fn name(&mut self, done: Vec<UnwoundThread>, snapshot: &mut Snapshot) {
         let mut pacer = Pacer::start();
         snapshot.threads.reserve_exact(done.len());
@@ -255,9 +266,11 @@ impl Process {
                     self.names.intern(&self.modules, (walk.addresses, thread.kernel.clone()))
                 }
             };
+            let dropped = self.names.is_dropped(stack);
+            let trust = if dropped { Trust::Truncated } else { trust };
             snapshot.unchanged += usize::from(thread.unchanged);
             snapshot.shallow += usize::from(thread.shallow);
-            if cacheable {
+            if cacheable && !dropped {
                 let (switches, ran) = (thread.switches, thread.ran);
                 self.cached_stacks.insert(thread.tid, CachedStack { switches, ran, trust, stack, addresses });
             }
@@ -352,7 +365,8 @@ fn open_source(
 }
 
 /// Create the first source that works, among those that stop no threads. If none works, the error contains
-/// all reasons. It has the kind of the last source's error, because that source has the lowest requirements.
+/// all reasons. The error has the kind of the last source's error, because that source has the lowest
+/// requirements.
 fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dyn Source>> {
     let mut reasons = Vec::new();
     let mut kind = Kind::Internal;
@@ -370,8 +384,8 @@ fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dy
     Err(Error::new(kind, reasons.join("; ")))
 }
 
-/// Reject a process of another architecture: registers, unwind rules and system call numbers are those of
-/// this build's architecture.
+/// Reject a process of another architecture: this build has the registers, unwind rules and system call
+/// numbers of its own architecture only.
 fn refuse_other_architecture(pid: u32, modules: &Modules) -> Result<()> {
     let machine = modules.all().iter().find_map(|module| module.elf.as_ref()).map(|elf| elf.machine());
     match machine {

@@ -20,7 +20,8 @@ const MAP_DESCRIPTOR: u8 = 1;
 /// `BPF_PSEUDO_MAP_VALUE`: the constant is a map's descriptor and stands for the address of its only value,
 /// plus the offset in the second instruction.
 const MAP_VALUE: u8 = 2;
-/// Size of the buffer for the verifier's log. If the log is longer, the buffer contains its end.
+/// Size of the buffer for the verifier's log. If the log is longer, the buffer contains its end (Linux 6.4 and
+/// newer) or its beginning.
 const LOG_BYTES: usize = 256 << 10;
 const LOG_LINES: usize = 5;
 /// `BPF_OBJ_NAME_LEN` without the terminating NUL.
@@ -87,7 +88,7 @@ pub fn create_constants(shape: &Shape, value: &[u8]) -> Result<OwnedFd> {
     Ok(map)
 }
 
-/// The kernel's type of a program.
+/// The attributes by which the kernel distinguishes types of programs.
 #[derive(Debug, Clone, Copy)]
 struct ProgramType {
     /// The program type: enum bpf_prog_type.
@@ -99,8 +100,8 @@ struct ProgramType {
     flags: u32,
 }
 
-/// Types of uprobe programs, which the kernel treats as kprobe programs, attached by a perf event or by a
-/// link.
+/// Types of uprobe programs that are attached by a perf event or by a link. The kernel treats uprobe programs as
+/// kprobe programs.
 const FOR_EVENTS: ProgramType =
     ProgramType { kind: libbpf_sys::BPF_PROG_TYPE_KPROBE, attach_type: 0, target: 0, flags: 0 };
 const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_UPROBE_MULTI, ..FOR_EVENTS };
@@ -111,7 +112,12 @@ const FOR_LINKS: ProgramType = ProgramType { attach_type: libbpf_sys::BPF_TRACE_
 /// Errors: `Rights`; `Bpf` with the last lines of the verifier's log; `Internal` if the code refers to
 /// anything other than maps and helpers.
 pub fn load_uprobe(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
-    if multi::is_supported() { load_for_links(name, code, maps) } else { load(name, code, maps, FOR_EVENTS) }
+    if multi::is_supported() { load_for_links(name, code, maps) } else { load_for_events(name, code, maps) }
+}
+
+/// Load a program in the same way as [`load_uprobe`], but for perf events only.
+pub fn load_for_events(name: &str, code: &[u8], maps: &[RawFd]) -> Result<OwnedFd> {
+    load(name, code, maps, FOR_EVENTS)
 }
 
 /// Load a program in the same way as [`load_uprobe`], but for [`multi::attach`] only.

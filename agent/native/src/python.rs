@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::confined::{self, ChildCommand};
 use crate::error::Error;
+use crate::malloc;
 use crate::modules;
 use crate::process::{self, Method};
 use crate::python_frames::Frames;
@@ -67,7 +68,7 @@ struct RawSnapshot {
     method: &'static str,
     copy_ns: u64,
     unwind_ns: u64,
-    symbolise_ns: u64,
+    symbolize_ns: u64,
     unchanged: usize,
     retried: usize,
     sampled: usize,
@@ -88,7 +89,8 @@ pub(crate) struct ModuleInfo {
 
 #[pyclass]
 struct Process {
-    /// The mutex allows only one snapshot at a time, because the snapshot program has one scratch buffer.
+    /// The mutex makes the class `Sync`, as PyO3 requires. Only one snapshot can be taken at a time, because
+    /// `take_snapshot` borrows the object mutably; the snapshot program has only one scratch buffer.
     inner: Mutex<process::Process>,
     /// The stacks as Python objects, cached by stack id.
     stacks: FxHashMap<u32, Py<PyTuple>>,
@@ -160,9 +162,10 @@ impl Process {
                 entry.insert(frames);
             }
         }
-        if self.stacks.len() > 2 * present.len() + 64 {
+        let cached = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).cached_frames();
+        if self.stacks.len() > 2 * present.len() + 64 || self.frames.exceed(cached) {
             self.stacks = present;
-            self.frames.clear();
+            self.frames.remove_unused(py);
         }
         let threads = snapshot.threads.iter().map(|thread| Py::new(py, RawThread::from(thread)));
         let threads = threads.collect::<PyResult<Vec<_>>>()?;
@@ -172,7 +175,7 @@ impl Process {
             method: self.method,
             copy_ns: snapshot.copy.as_nanos() as u64,
             unwind_ns: snapshot.unwind.as_nanos() as u64,
-            symbolise_ns: snapshot.symbolise.as_nanos() as u64,
+            symbolize_ns: snapshot.symbolize.as_nanos() as u64,
             unchanged: snapshot.unchanged,
             retried: snapshot.retried,
             sampled: snapshot.sampled,
@@ -257,6 +260,11 @@ fn print_only_location_of_panics() {
 }
 
 #[pyfunction]
+fn limit_retained_memory() {
+    malloc::limit_retained();
+}
+
+#[pyfunction]
 fn become_confined(program: OsString, arguments: Vec<OsString>) -> PyResult<()> {
     Err(confined::become_program(&program, &arguments).into())
 }
@@ -272,10 +280,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(serve_confined, module)?)?;
     module.add_function(wrap_pyfunction!(become_confined, module)?)?;
     module.add_function(wrap_pyfunction!(print_only_location_of_panics, module)?)?;
+    module.add_function(wrap_pyfunction!(limit_retained_memory, module)?)?;
 
     crate::python_features::register(module)?;
     crate::python_files::register(module)?;
     crate::python_frames::register(module)?;
+    crate::python_hash::register(module)?;
     crate::python_history::register(module)?;
     crate::python_layout::register(module)?;
     crate::python_output::register(module)?;

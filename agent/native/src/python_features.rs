@@ -30,6 +30,7 @@ fn detect(py: Python<'_>, feature: &str) -> PyResult<Feature> {
         "profile-perf" => probe::profile_perf,
         "profile-waits-perf" => probe::profile_waits_perf,
         "uprobe-links" => probe::uprobe_links,
+        "uprobe-events" => probe::uprobe_events,
         "ptrace" => probe::ptrace,
         other => return Err(PyValueError::new_err(format!("unknown feature {other:?}"))),
     };

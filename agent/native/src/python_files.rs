@@ -28,8 +28,13 @@ struct ElfInfo {
 }
 
 #[pyfunction]
-fn open_regular(path: PathBuf) -> PyResult<i32> {
-    Ok(symbols::opening::regular(&path)?.into_raw_fd())
+fn open_regular(py: Python<'_>, path: PathBuf) -> PyResult<i32> {
+    py.detach(|| Ok(symbols::opening::regular(&path)?.into_raw_fd()))
+}
+
+#[pyfunction]
+fn file_identity(py: Python<'_>, path: PathBuf) -> PyResult<(u64, u64)> {
+    py.detach(|| Ok(symbols::opening::identity(&path)?))
 }
 
 fn open_elf(path: &Path) -> PyResult<Arc<ElfFile>> {
@@ -117,6 +122,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<ElfInfo>()?;
     module.add_class::<Symbol>()?;
     module.add_function(wrap_pyfunction!(open_regular, module)?)?;
+    module.add_function(wrap_pyfunction!(file_identity, module)?)?;
     module.add_function(wrap_pyfunction!(elf_info, module)?)?;
     module.add_function(wrap_pyfunction!(find_debug_file, module)?)?;
     module.add_function(wrap_pyfunction!(symbol_in_file, module)?)?;

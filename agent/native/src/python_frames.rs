@@ -5,9 +5,10 @@
 #![allow(clippy::needless_pass_by_value)]
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use rustc_hash::FxHashMap;
@@ -81,7 +82,7 @@ impl Frame {
     pub fn to_core(&self, py: Python<'_>) -> PyResult<names::Frame> {
         let (function, module) = self.fields(py)?;
         Ok(names::Frame {
-            function: function.map(str::to_owned),
+            function: function.map(Into::into),
             module: module.into(),
             offset: self.offset,
             inlined: self.inlined,
@@ -90,12 +91,17 @@ impl Frame {
     }
 }
 
-/// A cache of Python frames and strings. Each of them is created only once.
+/// A cache of Python frames and strings, so that each is created only once.
 #[derive(Default)]
 pub(crate) struct Frames {
-    frames: FxHashMap<names::Frame, Py<Frame>>,
-    strings: FxHashMap<String, Py<PyString>>,
+    objects: FxHashMap<names::Frame, Py<Frame>>,
+    strings: FxHashMap<Arc<str>, Py<PyString>>,
+    /// Number of frames that stayed when the unused ones were last removed.
+    in_use: usize,
 }
+
+/// Number of unused frames that may be cached.
+const SPARE_FRAMES: usize = 1_000;
 
 impl Frames {
     /// Return a stack as a tuple of frames.
@@ -105,29 +111,38 @@ impl Frames {
         PyTuple::new(py, frames)
     }
 
-    /// Clear the cache, to limit memory.
-    pub fn clear(&mut self) {
-        self.frames.clear();
-        self.strings.clear();
+    /// Return true if many cached frames are probably unused. `needed` is the number of frames that are not.
+    pub fn exceed(&self, needed: usize) -> bool {
+        self.objects.len() > needed.max(2 * self.in_use) + SPARE_FRAMES
+    }
+
+    /// Remove the frames and strings that only this cache references, to limit memory. The others stay, so that
+    /// the stored stacks share them with later stacks.
+    pub fn remove_unused(&mut self, _attached: Python<'_>) {
+        // SAFETY: each cache owns a reference to every object in it, so the objects are alive. No other thread
+        // changes the counts, because this one is attached to the interpreter.
+        self.objects.retain(|_, frame| unsafe { ffi::Py_REFCNT(frame.as_ptr()) } > 1);
+        self.strings.retain(|_, string| unsafe { ffi::Py_REFCNT(string.as_ptr()) } > 1);
+        self.in_use = self.objects.len();
     }
 
     fn frame(&mut self, py: Python<'_>, frame: &names::Frame) -> PyResult<Py<Frame>> {
-        if let Some(known) = self.frames.get(frame) {
+        if let Some(known) = self.objects.get(frame) {
             return Ok(known.clone_ref(py));
         }
         let function = frame.function.as_ref().map(|function| self.string(py, function));
         let module = self.string(py, &frame.module);
         let new = Py::new(py, Frame::new(function, module, frame.offset, frame.inlined, frame.kernel)?)?;
-        self.frames.insert(frame.clone(), new.clone_ref(py));
+        self.objects.insert(frame.clone(), new.clone_ref(py));
         Ok(new)
     }
 
-    fn string<'py>(&mut self, py: Python<'py>, text: &str) -> Bound<'py, PyString> {
+    fn string<'py>(&mut self, py: Python<'py>, text: &Arc<str>) -> Bound<'py, PyString> {
         if let Some(known) = self.strings.get(text) {
             return known.bind(py).clone();
         }
         let new = PyString::new(py, text);
-        self.strings.insert(text.to_owned(), new.clone().unbind());
+        self.strings.insert(Arc::clone(text), new.clone().unbind());
         new
     }
 }

@@ -3,6 +3,7 @@
 // PyO3 passes converted arguments by value.
 #![allow(clippy::needless_pass_by_value)]
 
+use std::os::fd::{IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -129,6 +130,13 @@ fn history_check(py: Python<'_>, table: &str, path: PathBuf) -> PyResult<u64> {
 }
 
 #[pyfunction]
+fn history_open(py: Python<'_>, table: &str, path: PathBuf) -> PyResult<RawFd> {
+    let message = schema_of(table)?;
+    let (file, _) = py.detach(|| file::open_checked(&path, message))?;
+    Ok(file.into_raw_fd())
+}
+
+#[pyfunction]
 fn history_merge(py: Python<'_>, table: &str, inputs: Vec<PathBuf>, output: PathBuf) -> PyResult<()> {
     let message = schema_of(table)?;
     Ok(py.detach(|| file::merge(&inputs, &output, message))?)
@@ -143,7 +151,7 @@ enum PyValue {
     Text(String),
 }
 
-/// The values of a group, its seconds, and its rows.
+/// The values of a group, the sum of its weights in seconds, and its number of rows.
 type PyGroup = (Vec<Option<PyValue>>, f64, u64);
 /// The groups, the total of the rest, the first and the last time, and the files that could not be read.
 type PyAnswer = (Vec<PyGroup>, (f64, u64), Option<(i64, i64)>, Vec<(PathBuf, String)>);
@@ -215,6 +223,7 @@ pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<HistoryHour>()?;
     module.add("HISTORY_TEXTS", TEXTS.to_vec())?;
     module.add_function(wrap_pyfunction!(history_check, module)?)?;
+    module.add_function(wrap_pyfunction!(history_open, module)?)?;
     module.add_function(wrap_pyfunction!(history_merge, module)?)?;
     module.add_function(wrap_pyfunction!(history_group, module)?)?;
     module.add_function(wrap_pyfunction!(history_stacks, module)?)?;

@@ -172,7 +172,7 @@ fn read_many(
     Ok(read.into_iter().map(|bytes| bytes.map(|bytes| PyBytes::new(py, &bytes))).collect())
 }
 
-/// Add these functions to `innoscope._native`.
+/// Add these classes and functions to `innoscope._native`.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Globals>()?;
     module.add_class::<Member>()?;

@@ -5,11 +5,13 @@
 
 use std::collections::HashMap;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use rustc_hash::FxHashMap;
 
 use crate::python_frames::Frame;
-use crate::{flamegraph, pprof};
+use crate::{flamegraph, names, pprof};
 
 /// A stack to encode: any Python object with these attributes. Frames are innermost first.
 #[derive(FromPyObject)]
@@ -35,16 +37,32 @@ fn encode_pprof<'py>(
     taken_at_ns: i64,
     duration_ns: i64,
 ) -> PyResult<Bound<'py, PyBytes>> {
+    let mut converted = FxHashMap::default();
     let samples = samples
         .into_iter()
         .map(|PprofSample { frames, count, labels }| {
-            let frames = frames.iter().map(|frame| frame.to_core(py)).collect::<PyResult<_>>()?;
+            let frames =
+                frames.iter().map(|frame| to_core(py, frame, &mut converted)).collect::<PyResult<_>>()?;
             Ok(pprof::Sample { frames, count, labels: labels.into_iter().collect() })
         })
         .collect::<PyResult<Vec<_>>>()?;
     let SampleType { name, unit } = sample_type;
     let encoded = py.detach(|| pprof::encode(samples, (&name, &unit), taken_at_ns, duration_ns));
     Ok(PyBytes::new(py, &encoded))
+}
+
+/// Convert a frame, or return the earlier result for the same object: stacks share frames, and frames share names.
+fn to_core(
+    py: Python<'_>,
+    frame: &PyRef<'_, Frame>,
+    converted: &mut FxHashMap<*mut ffi::PyObject, names::Frame>,
+) -> PyResult<names::Frame> {
+    if let Some(known) = converted.get(&frame.as_ptr()) {
+        return Ok(known.clone());
+    }
+    let new = frame.to_core(py)?;
+    converted.insert(frame.as_ptr(), new.clone());
+    Ok(new)
 }
 
 #[pyfunction]

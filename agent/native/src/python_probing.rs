@@ -70,12 +70,12 @@ impl CodeFile {
         self.inner.bias
     }
 
-    fn functions(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<Function> {
-        py.detach(|| self.inner.functions(&beginnings))
+    fn functions(&self, py: Python<'_>, prefixes: Vec<String>) -> Vec<Function> {
+        py.detach(|| self.inner.functions(&prefixes))
     }
 
-    fn variables(&self, py: Python<'_>, beginnings: Vec<String>) -> Vec<Variable> {
-        py.detach(|| self.inner.variables(&beginnings))
+    fn variables(&self, py: Python<'_>, prefixes: Vec<String>) -> Vec<Variable> {
+        py.detach(|| self.inner.variables(&prefixes))
     }
 
     fn variables_at(&self, py: Python<'_>, addresses: Vec<u64>) -> Vec<Option<Variable>> {

@@ -50,7 +50,7 @@ struct Taken {
     bytes: u64,
 }
 
-/// Lock a mutex, also after a panic.
+/// Lock a mutex, even if a thread panicked while it held the mutex.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -133,6 +133,11 @@ impl Samples {
 
     fn modules(&self) -> Vec<ModuleInfo> {
         locked(&self.inner).modules().all().iter().map(module_info).collect()
+    }
+
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        locked(&self.inner).problems().collect()
     }
 
     #[getter]

@@ -209,7 +209,7 @@ impl PerfOffCpu {
     }
 }
 
-/// A copy of the result of a profile of waits, which is converted to Python objects without a lock.
+/// A copy of the result of a profile of waits, so that it is converted to Python objects without holding a lock.
 struct WaitResult {
     rows: FxHashMap<(u32, Option<Place>), waits::PlaceWaits>,
     threads: Vec<waits::ThreadTimes>,

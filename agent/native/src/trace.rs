@@ -11,8 +11,8 @@ static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/trace.bpf.o"));
 
 /// `NO_ARGUMENT` of trace.bpf.c.
 const NO_ARGUMENT: u32 = u32::MAX;
-/// Size of the ring buffer if it is not used. It must be a multiple of the page size, which is at most 64
-/// KiB.
+/// Size of the ring buffer if it is not used. The size must be a multiple of the page size, which is at most
+/// 64 KiB.
 const MIN_RING: u32 = 64 << 10;
 
 /// The argument to record, and the measurements to make.
@@ -37,7 +37,7 @@ impl Trace {
     /// Load the programs.
     ///
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or rejects
-    /// them.
+    /// the programs.
     pub fn new(options: Options) -> Result<Self> {
         // libbpf prints to stderr by default. The returned error contains everything that matters.
         libbpf_rs::set_print(None);

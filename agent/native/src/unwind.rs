@@ -24,7 +24,8 @@ pub enum End {
     BeyondCopy,
     /// The walk reached an address outside all known modules: code that was mapped later, or no code at all.
     OutsideModules,
-    /// No caller could be found for an address inside a module.
+    /// No caller could be found for an address inside a module, or the stack has more than [`limits::FRAMES`]
+    /// frames.
     Lost,
     /// The frame pointer is needed but unknown, and could not be inferred from the stack.
     NoFramePointer,
@@ -41,7 +42,7 @@ pub struct Walk {
     pub addresses: Vec<u64>,
     /// The reason why the walk ended.
     pub end: End,
-    /// True if a register was unknown and was inferred from the stack.
+    /// True if the frame pointer or the link register was unknown and was inferred.
     pub inferred: bool,
 }
 
@@ -69,7 +70,7 @@ impl CopiedStack<'_> {
         Some(u64::from_le_bytes(*self.bytes.get(at..)?.first_chunk()?))
     }
 
-    /// Return the address in a caller's frame or, if a return probe replaced it, the original one.
+    /// Return the return address in a caller's frame or, if a return probe replaced it, the original address.
     fn unprobed(&self, modules: &Modules, caller: Frame) -> u64 {
         match self.returns.iter().find(|(sp, _)| *sp == caller.sp) {
             Some((_, original)) if modules.at(caller.ip).is_none() => *original,
@@ -94,7 +95,7 @@ pub struct Unwinder {
     rules: FxHashMap<u64, Rule>,
     /// Cached call instructions by return address.
     calls: FxHashMap<u64, Option<Call>>,
-    /// Cached calls of functions that leave their return address in the link register: the addresses after
+    /// Cached calls to functions that leave their return address in the link register: the addresses after
     /// the calls, by the function's start.
     sites: FxHashMap<u64, Vec<u64>>,
     steps: u64,
@@ -116,7 +117,7 @@ impl Unwinder {
         }
     }
 
-    /// Create an unwinder for the changed modules. It keeps the remaining budget of steps.
+    /// Create an unwinder for the changed modules, with the remaining budget of steps.
     #[must_use]
     pub fn renewed(&self, modules: &Modules) -> Self {
         Self { steps: self.steps, ..Self::new(modules) }
@@ -132,14 +133,14 @@ impl Unwinder {
         self.steps == 0
     }
 
-    /// Unwind a stack, starting at `registers`; `stack` has its bytes from the stack pointer upward.
+    /// Unwind a stack, starting at `registers`; `stack` contains its bytes from the stack pointer upward.
     ///
     /// `returns` lists the return addresses that return probes (uretprobes) replaced, as (stack address,
     /// original return address), innermost first. Where a return address points to the kernel's `[uprobes]` page
     /// instead of the code of a module, the original address is used.
     ///
-    /// If a caller depends on the frame pointer and `registers` does not have it, the frame pointer is
-    /// inferred; see [`Unwinder::infer`].
+    /// If a caller depends on the frame pointer or the link register, and `registers` does not contain it, the
+    /// register is inferred; see [`Unwinder::infer`] and [`Unwinder::infer_caller`].
     pub fn walk(
         &mut self,
         modules: &Modules,

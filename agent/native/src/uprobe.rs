@@ -1,6 +1,6 @@
-//! Attaches uprobes with BPF links or, if the kernel has no such links, with perf events. Both are detached
-//! when their descriptor is closed, even if this process is killed. The tracefs file uprobe_events is never
-//! used, because its probes outlive a killed owner.
+//! Attaches uprobes with BPF links or, if links are not supported, with perf events. A link or event is detached
+//! when its descriptor is closed, even if this process is killed. The tracefs file uprobe_events is
+//! never used, because its probes outlive a killed owner.
 
 use std::ffi::CString;
 use std::fs;
@@ -13,14 +13,14 @@ use perf_event_open_sys as sys;
 use sys::bindings::perf_event_attr;
 
 use crate::error::{Error, Kind, Result};
-use crate::{multi, openers};
+use crate::{descriptors, multi, openers, programs, return_probes, uprobe_check};
 
 const PMU: &str = "/sys/bus/event_source/devices/uprobe";
 
 /// The location of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// The file. A path below /proc/PID/map_files leads to exactly the mapped file.
+    /// The file. A path below /proc/PID/map_files refers to exactly the mapped file.
     pub file: &'a Path,
     /// File offset of the function's first instruction, in bytes.
     pub offset: u64,
@@ -35,19 +35,29 @@ pub struct Place<'a> {
 /// descriptor detaches the program.
 ///
 /// Errors: `Rights` (perf events need CAP_SYS_ADMIN since CVE-2025-38466), `Gone`, `Bpf` if the kernel has no
-/// uprobes or rejects the instruction.
+/// uprobes or rejects the instruction, or if a return probe could kill the process.
 pub fn attach(program: RawFd, place: Place<'_>) -> Result<OwnedFd> {
+    if place.on_return {
+        return_probes::check(place.pid)?;
+    }
+    // In kernels without the fix of CVE-2024-47675, a link that gets no descriptor leaves a freed object in use.
+    descriptors::raise_limit(descriptors::MANY);
     if multi::is_supported() {
         return multi::attach(program, place).map_err(|error| failed(&error, place));
     }
     by_event(program, place)
 }
 
+/// Check that perf events count the calls of a function. Return the reason if they do not.
+pub fn detect_events() -> std::result::Result<(), String> {
+    uprobe_check::count_one_call(programs::load_for_events, by_event)
+}
+
 fn what(place: Place<'_>) -> String {
     format!("probing {} at offset {:#x} of process {}", place.file.display(), place.offset, place.pid)
 }
 
-fn failed(error: &io::Error, place: Place<'_>) -> Error {
+pub(crate) fn failed(error: &io::Error, place: Place<'_>) -> Error {
     Error::from_os(error, &what(place), Kind::Bpf)
 }
 

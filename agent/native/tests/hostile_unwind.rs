@@ -1,4 +1,4 @@
-//! Tests unwind information with DWARF expressions: expressions of real files are evaluated, and endless
+//! Tests unwind information with DWARF expressions: expressions from real files are evaluated, and endless
 //! expressions are stopped early.
 
 use std::fs;
@@ -15,7 +15,7 @@ use _native::unwind::{End, Unwinder};
 const BIAS: u64 = 0x7f00_0000_0000;
 const STACK: u64 = 0x7ffd_0000_1000;
 
-/// A temporary folder, which is removed on drop.
+/// A temporary directory, which is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -39,7 +39,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
+        // Errors are ignored: a leftover directory in the system's temporary directory does no harm.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Tests unwinding of arm64 code on every host: `data/aarch64.s` has the code and its unwind information.
+//! Tests unwinding of arm64 code on every host: `data/aarch64.s` contains the code and its unwind information.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const STACK: u64 = 0x7ffd_0000_1000;
 const SIGNATURE: u64 = 0x0055_0000_0000_0000;
 /// The address of the kernel's `[uprobes]` page.
 const UPROBES: u64 = 0x7fff_ffff_f000;
-/// The contents of the stack in `leaf`, which `by_pointer` called, which `signed` called.
+/// The frame pointers of `by_pointer`, which called `leaf`, and of `signed`, which called `by_pointer`.
 const FRAME_POINTERS: [u64; 2] = [STACK, STACK + 16];
 
 /// Code addresses: the return addresses in `root`, `signed` and `by_pointer`, the start of `leaf`, and the code

@@ -15,7 +15,7 @@ from innoscope.daemon.agent.main import run
 from innoscope.daemon.http import auth, web_config
 from innoscope.daemon.http import server as http_server
 from innoscope.daemon.protocol.client import DEFAULT_SOCKET
-from innoscope.daemon.push import client
+from innoscope.daemon.push import client, otlp, uploads
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Examples:
-  sudo innoscope agent                        all servers of this host, http://127.0.0.1:9977/metrics
+  sudo innoscope agent                        all servers on this host, http://127.0.0.1:9977/metrics
   innoscope agent --config.file /etc/innoscope/agent.toml --check
   innoscope agent --config.file /etc/innoscope/agent.toml --push-once
   innoscope agent --web.listen-address :9977 --web.config.file /etc/innoscope/web.yaml
@@ -88,7 +88,7 @@ def command(
     """Serve metrics of all servers on this host to Prometheus, without privileges.
 
     The agent queries the servers over SQL, and receives data that requires privileges from the sensor. The
-    agent also stores the stacks of the last hour.
+    agent also stores the stacks from the last hour.
     """
     found = configuration.load(config_file) if config_file else configuration.Config()
     found = configuration.changed(found, {
@@ -110,7 +110,7 @@ def command(
 
 def _check(found: Config) -> None:
     """Check the configuration and the files that it refers to, as far as possible without a server."""
-    http_server.Address.parse(found.web.listen_address)
+    http_server.ListenAddress.parse(found.web.listen_address)
     if found.web.config_file:
         read = web_config.load(Path(found.web.config_file))
         if read.tls:
@@ -123,6 +123,10 @@ def _check(found: Config) -> None:
             console.line(f"{path} contains a password and is readable by everyone: chmod o= {path}", err=True)
     if found.push.url is not None:
         client.PushClient(found.push).check()
+    if found.otlp.url is not None:
+        otlp.OtlpSender(found.otlp).check()
     if found.notify.url is not None:
         client.HttpSender(found.notify, "notify", "the notification").check()
+    if found.upload.url is not None:
+        uploads.sender(found.upload).check()
     console.line("the configuration is valid")

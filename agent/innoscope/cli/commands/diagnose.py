@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
-from innoscope.cli.common import json_option, source_options, sql_options, target_options
+from innoscope.cli.common import full_option, json_option, source_options, sql_options, target_options
+from innoscope.cli.incident_file import PARTS, exit_code, show_file
 from innoscope.cli.parameters import seconds_option
 from innoscope.common import console
 from innoscope.common.errors import ExitCode
 from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.diagnose.incident import capture as incident_capture
 from innoscope.diagnose.incident import files
-from innoscope.diagnose.incident import text as incident_text
+from innoscope.diagnose.incident.facts_fetcher import FactsFetcher
 from innoscope.diagnose.incident.files import check_free
-from innoscope.diagnose.incident.server_facts import FactsFetcher
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.verdict import judge
 from innoscope.target.discover import find_one
@@ -53,8 +54,6 @@ Exit codes: 0 no findings, 18 there are findings, 21 no findings but also no sna
 written.  More: docs/diagnose.md; JSON: docs/json.md.
 """
 
-_PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
-
 
 @click.command("diagnose", epilog=_EPILOG)
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
@@ -66,20 +65,21 @@ _PARTS = ("findings", "stacks", "folded", "metrics", "status", "variables")
     "--save",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write all evidence to this file, readable only by you. If FILE is a folder, a file name is "
+    help="Also write all evidence to this file, readable only by you. If FILE is a directory, a file name is "
     "generated. An existing file is never overwritten.",
 )
 @click.option(
     "--show",
-    type=click.Choice(_PARTS),
+    type=click.Choice(PARTS),
     help="Print this part of FILE instead of the findings.",
 )
+@full_option
 @json_option
 @click.pass_context
 def command(
     context: click.Context, file: Path | None, pid: int | None, socket: str | None, port: int | None,
     seconds: float, no_sql: bool, no_probes: bool, defaults_file: str | None, user: str | None,
-    save: Path | None, show: str | None, as_json: bool,
+    save: Path | None, show: str | None, full: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Collect evidence for a few seconds, and report what is wrong with a server, why, and how to fix it.
 
@@ -91,13 +91,14 @@ def command(
     """
     if file is not None:
         _only_for_a_server(context, file)
-        code = _read(file, show or "findings", as_json)
+        code = show_file(file, show or "findings", as_json=as_json, full=full)
     elif show is not None:
         raise click.UsageError("--show requires an incident file: innoscope diagnose FILE --show …")
     else:
         target = find_one(pid, socket, port)
         sources = Sources(not no_sql, not no_probes, defaults_file, user, all_probes=save is not None)
-        code = _observe(target, sources, seconds, save, as_json)
+        report = _Report(as_json, full)
+        code = _observe(target, sources, seconds, save, report)
     if code is not ExitCode.SUCCESS:
         raise click.exceptions.Exit(code)
 
@@ -107,7 +108,7 @@ def _only_for_a_server(context: click.Context, file: Path) -> None:
     for parameter in context.command.params:
         name = parameter.name or ""
         given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in ("file", "show", "as_json"):
+        if given and name not in ("file", "show", "full", "as_json"):
             raise click.UsageError(
                 f"cannot use {_long_name(parameter)} with the file {file}: it requires a live server"
             )
@@ -117,31 +118,26 @@ def _long_name(parameter: click.Parameter) -> str:
     return next(name for name in parameter.opts if name.startswith("--"))
 
 
-def _read(file: Path, show: str, as_json: bool) -> ExitCode:
-    """Print the findings or another part of an incident file; return the exit code for its findings."""
-    if as_json and show != "findings":
-        raise click.UsageError(f"cannot use --json with --show {show}: zcat {file} | jq .capture")
-    capture = files.load(file)
-    if show != "findings":
-        console.lines(incident_text.part(capture, show))
-        return ExitCode.SUCCESS
-    lines, document, verdict = incident_text.findings(file, capture)
-    if as_json:
-        console.document(document)
-    else:
-        console.lines(lines)
-    return _exit_code(verdict)
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """Prints findings as text or as JSON."""
+
+    as_json: bool
+    full: bool
+
+    def show(self, evidence: Evidence, verdict: Verdict) -> None:
+        """Print the findings."""
+        if self.as_json:
+            console.document(record(evidence, verdict))
+        else:
+            console.lines(text(evidence, verdict, full=self.full))
 
 
-def _exit_code(verdict: Verdict) -> ExitCode:
-    if verdict.findings:
-        return ExitCode.FOUND
-    return ExitCode.SUCCESS if verdict.nothing_wrong else ExitCode.CANNOT_TELL
-
-
-def _observe(target: Target, sources: Sources, seconds: float, save: Path | None, as_json: bool) -> ExitCode:
+def _observe(
+    target: Target, sources: Sources, seconds: float, save: Path | None, report: _Report
+) -> ExitCode:
     """Print the findings of a server; return the exit code."""
-    keeping = _Keeping(target, save, as_json) if save else None
+    keeping = _Keeping(target, save, report) if save else None
     if keeping:
         sources = dataclasses.replace(sources, also=keeping.fetcher)
     with contextlib.closing(EvidenceCollector(target, sources)) as collector:
@@ -153,34 +149,27 @@ def _observe(target: Target, sources: Sources, seconds: float, save: Path | None
             verdict = keeping.take(evidence)
         else:
             verdict = judge(evidence)
-            _print(evidence, verdict, as_json)
-    return _exit_code(verdict)
-
-
-def _print(evidence: Evidence, verdict: Verdict, as_json: bool) -> None:
-    if as_json:
-        console.document(record(evidence, verdict))
-    else:
-        console.lines(text(evidence, verdict))
+            report.show(evidence, verdict)
+    return exit_code(verdict)
 
 
 class _Keeping:
     """Prints the findings, and collects and writes the additional data for ``--save``."""
 
-    def __init__(self, target: Target, path: Path, as_json: bool) -> None:
-        self._path, self._as_json = path, as_json
+    def __init__(self, target: Target, path: Path, report: _Report) -> None:
+        self._path, self._report = path, report
         self.fetcher = FactsFetcher(target)
         check_free(path)  # fail before collecting, not after
 
     def take(self, evidence: Evidence) -> Verdict:
-        """Print the findings, write the file, and print its path. Raise CannotWrite if that fails."""
+        """Print the findings, write the file, and print its path. Raise CannotWrite if writing fails."""
         capture, verdict = incident_capture.make_capture(evidence, self.fetcher.fetched)
-        _print(capture.evidence, verdict, self._as_json)
+        self._report.show(capture.evidence, verdict)
         path = self._write(capture)
-        if not self._as_json:
+        if not self._report.as_json:
             console.line()
         message = f"saved to {path} ({path.stat().st_size:,} bytes); anywhere: innoscope diagnose {path}"
-        console.line(message, err=self._as_json)
+        console.line(message, err=self._report.as_json)
         return verdict
 
     def _write(self, capture: Capture) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from innoscope.cli.commands.replay import counting
-from innoscope.cli.common import json_option
+from innoscope.cli.common import full_option, json_option
 from innoscope.common import console
 from innoscope.common.errors import ExitCode
 from innoscope.diagnose.incident import diff, diff_inputs, diff_report
@@ -25,7 +25,8 @@ Examples:
 What is reported:
   threads    the mean number of threads per snapshot, by wait class and by stack, differs by at least one
              thread, 30 % and four standard errors: few or varying snapshots show fewer differences
-  metrics    a rate or level has at least doubled or halved in every sample; means need 20 or more events
+  metrics    a rate or level has at least doubled or halved, and its values in A and in B do not overlap;
+             means need 20 or more events
   variables, findings   any difference, if both files have them; this version's rules are applied to both
 
 \b
@@ -48,8 +49,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="N",
     help="At most N lines of each kind.",
 )
+@full_option
 @json_option
-def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
+def command(a: Path, b: Path | None, limit: int, full: bool, as_json: bool) -> None:
     """Show what has appeared, changed or disappeared from A to B.
 
     Findings, wait classes, stacks, metrics and variables are compared. A and B are incident files, dumps
@@ -67,6 +69,6 @@ def command(a: Path, b: Path | None, limit: int, as_json: bool) -> None:
     if as_json:
         console.document(diff_report.record(before, after, found))
     else:
-        console.lines(diff_report.text(before, after, found, limit))
+        console.lines(diff_report.text(before, after, found, limit, full=full))
     if found:
         raise click.exceptions.Exit(ExitCode.DIFFERENT)

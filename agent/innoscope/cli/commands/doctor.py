@@ -7,7 +7,7 @@ import click
 from innoscope.cli.common import json_option, sql_options, target_options
 from innoscope.cli.doctor import host, report, server
 from innoscope.common import console
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one, survey
 
 
@@ -44,9 +44,9 @@ def command(
     """
     chosen = pid is not None or socket is not None or port is not None
     targets, ignored = ([find_one(pid, socket, port, readable=False)], ()) if chosen else survey()
-    account = Account(defaults_file, user)
-    result = report.Report(
-        host=host.examine(host.Host()),
+    account = LoginOptions(defaults_file, user)
+    result = report.DoctorReport(
+        host=host.examine(host.DoctorHost()),
         targets=targets,
         servers=[server.examine(target, account) for target in targets],
         ignored=ignored,

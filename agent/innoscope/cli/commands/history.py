@@ -1,4 +1,4 @@
-"""``innoscope history``: show what busy threads did, from the agent's files."""
+"""``innoscope history``: show what busy threads did in the past, from the agent's history files."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from innoscope.cli import history_sql, history_text
-from innoscope.cli.common import json_option, table, terminal_width
-from innoscope.cli.parameters import Duration, Group, Moment, completes, did_you_mean
+from innoscope.cli.common import full_option, json_option, table, terminal_width
+from innoscope.cli.parameters import CommandGroup, Duration, Moment, completes, did_you_mean
 from innoscope.common import console
 from innoscope.common.errors import InnoscopeError
-from innoscope.daemon.agent.config import History as Settings
+from innoscope.daemon.agent.config import HistorySettings
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.render.sink import open_sink
 from innoscope.sampling.sessions.report import (
     COLUMNS,
     BadCondition,
-    Condition,
-    History,
+    ColumnCondition,
     Question,
+    SessionHistory,
     condition,
     document,
     limited_memory,
@@ -55,12 +55,12 @@ Examples:
 
 \b
 Options of the report: innoscope history report --help. `report` may be omitted.
-Exit codes: 1 nothing was observed in this time, 6 the files may not be read, 8 DuckDB rejected the SQL,
+Exit codes: 1 nothing was observed in this time, 6 no permission to read the files, 8 DuckDB rejected the SQL,
 9 no history or a damaged file. All codes: docs/cli.md. What is stored: docs/history.md.
 """
 
 
-class _ReportGroup(Group):
+class _ReportGroup(CommandGroup):
     """A group whose default command is ``report``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -79,7 +79,9 @@ def _columns(_: click.Context, __: click.Parameter, value: str) -> tuple[str, ..
     return names
 
 
-def _conditions(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[Condition, ...]:
+def _conditions(
+    _: click.Context, __: click.Parameter, values: tuple[str, ...]
+) -> tuple[ColumnCondition, ...]:
     try:
         conditions = tuple(condition(value) for value in values)
     except BadCondition as error:
@@ -98,7 +100,7 @@ def _names() -> Mapping[str, str]:
 
 
 def _starts() -> Mapping[str, str]:
-    """Return completions of ``--where``: each column, and each condition on a wait class."""
+    """Return completions for ``--where``: each column, and each condition on a wait class."""
     classes = default_classifier().catalog.classes
     return dict.fromkeys((f"{name}=" for name in COLUMNS), "") | {
         f"wait={name}": one.about for name, one in classes.items()
@@ -111,7 +113,7 @@ def _dir_option(function: Any) -> Any:
         "--dir",
         "folder",
         type=click.Path(file_okay=False, path_type=Path),
-        default=Path(Settings().directory),
+        default=Path(HistorySettings().directory),
         show_default=True,
         metavar="DIR",
         help="Folder of the history, or of files copied from it.",
@@ -165,11 +167,12 @@ def command() -> None:
     help="Write a flame graph (SVG) by wait class and stack.",
 )
 @_dir_option
+@full_option
 @json_option
 def report(
     span: float | None, begin: float | None, end: float | None, servers: tuple[str, ...], by: tuple[str, ...],
-    where: tuple[Condition, ...], all_threads: bool, limit: int | None, flame: Path | None, folder: Path,
-    as_json: bool,
+    where: tuple[ColumnCondition, ...], all_threads: bool, limit: int | None, flame: Path | None,
+    folder: Path, full: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Show database time and average active sessions, grouped by any columns.
 
@@ -185,9 +188,9 @@ def report(
     if since >= until:
         raise click.UsageError("the start is not before the end")
     if servers:
-        where = (*where, Condition("server", servers))
+        where = (*where, ColumnCondition("server", servers))
     question = Question(since, until, ("wait", "stack") if flame else by, where, all_threads)
-    history = History(folder)
+    history = SessionHistory(folder)
     with limited_memory():
         answer = history.ask(question)
     if not answer.observed:
@@ -202,7 +205,7 @@ def report(
     elif as_json:
         console.document(document(answer, groups, question))
     else:
-        console.lines(history_text.lines(answer, groups, question, terminal_width()))
+        console.lines(history_text.lines(answer, groups, question, terminal_width(), full=full))
 
 
 @command.command("sql")
@@ -210,7 +213,7 @@ def report(
 @_dir_option
 @json_option
 def sql(statement: str, folder: Path, as_json: bool) -> None:
-    """Run SQL on the history with DuckDB, which must be installed.
+    """Run a SELECT statement on the history with DuckDB 1.2 or newer, which must be installed.
 
     The views are samples, snapshots, stacks, digests and blockers; docs/history.md describes their columns.
 
@@ -221,12 +224,14 @@ def sql(statement: str, folder: Path, as_json: bool) -> None:
       innoscope history sql "SELECT date_trunc('minute', taken_at) AS minute, sum(weight) / 60 AS sessions
                              FROM samples GROUP BY 1 ORDER BY 1"
     """
-    headings, rows = history_sql.query(History(folder), statement)
+    with limited_memory():
+        headings, rows, notes = history_sql.query(SessionHistory(folder), statement)
     if as_json:
         console.document([dict(zip(headings, map(_plain, row), strict=True)) for row in rows])
     else:
         cells = [["NULL" if value is None else str(value) for value in row] for row in rows]
         console.lines(table(headings, cells, width=terminal_width()))
+    console.lines((f"note: {note}" for note in notes), err=True)
 
 
 def _plain(value: Any) -> Any:
@@ -236,7 +241,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def _not_observed(history: History, question: Question) -> InnoscopeError:
+def _not_observed(history: SessionHistory, question: Question) -> InnoscopeError:
     begin, end = (_shown(moment) for moment in (question.begin, question.end))
     first, last = (_shown(moment) for moment in history.span)
     return InnoscopeError(

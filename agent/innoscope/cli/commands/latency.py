@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from innoscope.cli.common import target_options
+from innoscope.cli.common import full_option, target_options
 from innoscope.cli.open_server import How, debug_options, fetched
-from innoscope.cli.parameters import Duration
+from innoscope.cli.parameters import Duration, seconds_option
 from innoscope.common import console
 from innoscope.memory.statements.layout import installed, text_members
 from innoscope.probes.governor import DEFAULT_BUDGET
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PATIENCE_S: Final = 1.0  # seconds after which progress is shown
+_DEFAULT_S: Final = 10.0
 
 _EPILOG = """\b
 Examples:
@@ -42,7 +43,8 @@ commands cannot be probed.  More: docs/latency.md, docs/waits.md.
 
 
 @click.command("latency", epilog=_EPILOG)
-@click.argument("duration", type=Duration(1, 3600), default="10s")
+@click.argument("duration", type=Duration(1, 3600), required=False)
+@seconds_option(1, 3600, "The same as DURATION.", default=None)
 @target_options
 @click.option(
     "--budget", type=click.FloatRange(0, 1), default=DEFAULT_BUDGET, show_default=True,
@@ -50,24 +52,28 @@ commands cannot be probed.  More: docs/latency.md, docs/waits.md.
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--stacks", is_flag=True, help="Also show the stacks of the waits of slow statements.")
+@full_option
 @click.option(
     "-l", "--limit", type=click.IntRange(min=1), default=text.DIGESTS, show_default=True, metavar="N",
     help="At most N digests and stacks (text).",
 )  # fmt: skip
 @debug_options
 def command(
-    duration: float, pid: int | None, socket: str | None, port: int | None, budget: float, as_json: bool,
-    stacks: bool, limit: int, debug_dirs: tuple[Path, ...], no_debuginfod: bool,
+    duration: float | None, seconds: float | None, pid: int | None, socket: str | None, port: int | None,
+    budget: float, as_json: bool, stacks: bool, full: bool, limit: int, debug_dirs: tuple[Path, ...],
+    no_debuginfod: bool,
 ) -> None:  # fmt: skip
-    """Show why the p99 latency of statements is higher than their mean, for DURATION (10s, at most 1h).
+    """Show why the p99 latency of statements is higher than their mean, for DURATION (default: 10s).
 
     Statements are sampled at random where they begin. Each one's time is divided into time on a CPU, time
     waiting for a CPU, and waits by class. The tables show the share of each class in the mean, in the
     variance and in the p99 excess: the time by which the slowest 1 % exceed the mean.
 
     Nothing is stopped, no SQL is used, and no probe remains attached. If the server executes too many
-    statements for the budget, the command refuses after a trial of 0.25 s.
+    statements for the budget, the command refuses after a trial of at most 0.25 s.
     """
+    if duration is not None and seconds is not None:
+        raise click.UsageError("give the duration either as DURATION or as --seconds")
     target = find_one(pid, socket, port)
     how = How(debug_dirs=debug_dirs, fetch=not no_debuginfod)
     naming = Naming(debug_dirs=tuple(map(str, debug_dirs)), fetch=partial(fetched, how=how))
@@ -75,14 +81,15 @@ def command(
     with open_sink(None) as sink:
         try:
             progress.show("looking for prepared statements")
-            options = LatencyOptions(duration, budget, installed().commands, text_members(target))
+            length = duration or seconds or _DEFAULT_S
+            options = LatencyOptions(length, budget, installed().commands, text_members(target))
             result = run(target, options, naming, progress.show)
         finally:
             console.clear_progress()
         if as_json:
             sink.line(document.line(result, target))
         else:
-            for line in text.lines(result, target, limit, stacks=stacks):
+            for line in text.lines(result, target, limit, stacks=stacks, full=full):
                 sink.line(line)
     if result.error is not None:
         raise result.error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from innoscope.cli.common import json_option, table, target_options, terminal_width
-from innoscope.cli.parameters import Group, Option, completes, seconds_option
+from innoscope.cli.parameters import CommandGroup, Option, completes, seconds_option
 from innoscope.cli.probe_measurement import measured, row
 from innoscope.common import console
 from innoscope.common.errors import NoTarget
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from innoscope.probes.catalog import Probe
-    from innoscope.probes.symbol_resolution import Missing, Placed, Placement
+    from innoscope.probes.symbol_resolution import MissingProbe, Placed, Placement
     from innoscope.target.model import Target
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -47,7 +47,7 @@ def _family_option(function: F) -> F:
     )(function)
 
 
-@click.group("probes", cls=Group)
+@click.group("probes", cls=CommandGroup)
 def command() -> None:
     """List the eBPF probes with the functions that they attach to, their state and their cost.
 
@@ -218,7 +218,7 @@ def _placed_json(placed: Placed) -> Mapping[str, object]:
     }
 
 
-def _missing_json(missing: Missing) -> Mapping[str, object]:
+def _missing_json(missing: MissingProbe) -> Mapping[str, object]:
     return {
         "probe": missing.probe.name,
         "family": missing.probe.family,

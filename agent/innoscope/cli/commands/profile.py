@@ -109,7 +109,10 @@ def _profiler(target: Target, naming: Naming, frequency: int, off_cpu: bool) -> 
 
 
 def _progress(seconds: float) -> Callable[[float, str], None] | None:
-    """Return a function that shows progress on standard error, or None if it is not a terminal."""
+    """Return a function that shows progress on standard error.
+
+    Return None if standard error is not a terminal, or if the profile is short.
+    """
     if not console.shows_progress() or seconds <= _PATIENCE_S:
         return None
 

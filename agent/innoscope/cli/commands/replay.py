@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from innoscope.cli.top.player import Player, parse_moment
+from innoscope.cli.top.player import Player, position
 from innoscope.cli.top.summary import snapshot_lines, summary
 from innoscope.common import console
 from innoscope.common.errors import BadFile
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="TIME",
-    help="Start at HH:MM[:SS] (local time), an ISO date and time, +SECONDS after the start or -SECONDS "
-    "before the end.",
+    help="Start at 14:05 (local time), 2026-01-31T14:05, +30s (after the start) or -5m (before the end).",
 )
 @click.option("--summary", is_flag=True, help="Print a summary even on a terminal.")
 def command(file: Path, at: str | None, summary: bool) -> int:
@@ -41,7 +40,7 @@ def command(file: Path, at: str | None, summary: bool) -> int:
     Examples:
       innoscope replay hour.rec.gz                      play the recording
       innoscope replay hour.rec.gz --at 14:05           start at that time
-      innoscope replay hour.rec.gz --at -30             start 30 seconds before the end
+      innoscope replay hour.rec.gz --at -30s            start 30 seconds before the end
       innoscope replay hour.rec.gz --summary | less
 
     \b
@@ -52,7 +51,7 @@ def command(file: Path, at: str | None, summary: bool) -> int:
     if not len(recording):
         raise BadFile(f"{file} contains no snapshot", remedy="record again: innoscope top --record FILE")
 
-    moment = parse_moment(at, recording.times[0], recording.times[-1]) if at else None
+    moment = _moment(at, recording) if at is not None else None
     return _play(recording, moment) if screen else _print(recording, moment)
 
 
@@ -74,6 +73,16 @@ def counting(what: str) -> Iterator[Callable[[int], None]]:
         yield progress
     finally:
         console.clear_progress()
+
+
+def _moment(at: str, recording: Recording) -> float:
+    """Return the Unix time of ``--at``. Raise BadParameter if it is malformed."""
+    try:
+        return position(at.strip(), recording.times[0], recording.times[-1])
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{at!r} is not a time: use 14:05, 2026-01-31T14:05, +30s or -5m", param_hint="--at"
+        ) from None
 
 
 def _play(recording: Recording, moment: float | None) -> int:

@@ -14,7 +14,7 @@ from innoscope.target.proc import ProcFs
 
 _EPILOG = """\b
 Examples:
-  sudo innoscope self-profile                                 the agent of this host: its top functions
+  sudo innoscope self-profile                                 the agent on this host: its top functions
   sudo innoscope self-profile --format flamegraph -o agent.svg
   sudo innoscope self-profile --format speedscope -o agent.json       for https://www.speedscope.app
   sudo innoscope self-profile --format raw | sort -rn -k2             folded stacks

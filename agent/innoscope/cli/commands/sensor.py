@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from innoscope import _native
+from innoscope.cli.open_server import STOPPING_NOTHING
 from innoscope.cli.parameters import Duration, Option, completes, log_options
-from innoscope.common import logs, malloc
+from innoscope.common import logs
 from innoscope.common.errors import ExitCode
 from innoscope.common.supervision import GaveUp, Supervisor
 from innoscope.daemon.protocol.client import DEFAULT_SOCKET
-from innoscope.daemon.sensor.main import Sensor, Settings
+from innoscope.daemon.sensor.main import Sensor, SensorSettings
 from innoscope.daemon.sensor.server import SocketServer
 from innoscope.daemon.sensor.watch import ProbeSettings
 from innoscope.metrics.collectors.memory import MemoryCollector
@@ -30,22 +32,22 @@ Examples:
   sudo innoscope sensor                                  for root only, at /run/innoscope/sensor.sock
   sudo innoscope sensor --group innoscope                members of that group may connect too
   sudo innoscope sensor --server shop=/run/mysqld/mysqld.sock --server audit=4242
-  sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server of this host
+  sudo innoscope sensor --only /run/mysqld/mysqld.sock   no other server on this host
   innoscope sensor --sensor-socket /tmp/i/sensor.sock    your own servers, if permitted
 
 \b
 The sensor needs root, or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and
-CAP_DAC_READ_SEARCH. Probes also need CAP_SYS_ADMIN on kernels without uprobe links. The unit in
-packaging/systemd grants only these capabilities. The sensor opens no port, uses no SQL and writes to no
-server. SIGTERM ends it. If the sensor is killed, only its socket file remains, which the next sensor
-replaces. Exit codes: docs/cli.md.
+CAP_DAC_READ_SEARCH, which are all that the unit in packaging/systemd grants. On kernels without uprobe
+links, probes also need CAP_SYS_ADMIN. The sensor opens no port, uses no SQL and writes to no server.
+SIGTERM ends it. If the sensor is killed, only its socket file remains, which the next sensor replaces.
+Exit codes: docs/cli.md.
 """
 
 
 def _names(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse ``NAME=PID`` and ``NAME=SOCKET`` into ``{pid or socket: name}``.
 
-    Raise BadParameter if one is malformed or duplicate.
+    Raise BadParameter if a value is malformed or a duplicate.
     """
     found: dict[str, str] = {}
     for value in values:
@@ -99,7 +101,7 @@ def _is_place(text: str) -> bool:
     multiple=True,
     callback=_places,
     metavar="WHERE",
-    help="Watch only the server with this pid or socket (may be repeated).",
+    help="Watch only the server with this pid, or the one that listens on this socket (may be repeated).",
 )
 @click.option(
     "-i",
@@ -108,6 +110,14 @@ def _is_place(text: str) -> bool:
     default="1s",
     show_default=True,
     help="Time between snapshots of all threads.",
+)
+@click.option(
+    "-m",
+    "--method",
+    type=click.Choice(["auto", *STOPPING_NOTHING]),
+    default="auto",
+    show_default=True,
+    help="How to copy stacks. auto: the first of the other methods that works.",
 )
 @click.option(
     "--probes/--no-probes", default=True, show_default=True, help="Attach eBPF probes to the servers."
@@ -134,6 +144,7 @@ def command(
     names: dict[str, str],
     only: frozenset[str],
     interval: float,
+    method: str,
     probes: bool,
     families: tuple[str, ...],
     budget: float,
@@ -142,10 +153,10 @@ def command(
 ) -> int:
     """Run the privileged half of the agent, which observes all servers on this host.
 
-    The agent reaches the sensor over a Unix socket. The sensor detects servers that start or restart, and
-    never stops, traces or changes a server.
+    The agent reaches the sensor over a Unix socket. The sensor detects servers that start or restart. It
+    never stops a server, never uses ptrace, and never changes a setting.
     """
-    malloc.limit_retained()
+    _native.limit_retained_memory()
     logs.set_up(log_format or "logfmt", log_level or "info")
     log = logging.getLogger("innoscope.daemon.sensor")
     ended = threading.Event()
@@ -153,7 +164,7 @@ def command(
     wanted = ProbeSettings(frozenset(families) or None, budget) if probes else None
     rule = allowed_users.load()
     supervisor = Supervisor()
-    settings = Settings(interval, names, wanted, only, rule)
+    settings = SensorSettings(interval, names, wanted, only, rule, method)
     sensor = Sensor(settings, [MemoryCollector], supervisor=supervisor)
     socket = SocketServer(path, sensor.handle, supervisor, group=group)
     log.info("sensor listens", extra={"socket": path, "pid": os.getpid()})

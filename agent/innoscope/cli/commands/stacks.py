@@ -13,19 +13,20 @@ from innoscope.cli.parameters import Duration
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
 from innoscope.memory.statements.attribution import MOST_BYTES, Attribution, may_show_text
-from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.fold import Filter, StackReport
 from innoscope.sampling.render.json import line
 from innoscope.sampling.render.sink import open_sink
 from innoscope.sampling.render.text import Detail
 from innoscope.sampling.snapshot_series import take_snapshots
 from innoscope.target.discover import find_one
+from innoscope.target.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from innoscope.sampling.model import Snapshot
-    from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.sampling.render.sink import AtomicFile, Stdout
     from innoscope.target.model import Query, Target
 
 _PATIENCE_S = 2.0  # seconds after which progress is shown
@@ -64,7 +65,6 @@ Wait classes: docs/waits.md; JSON: docs/json.md.
 @filter_options
 @click.option("-q", "--queries", is_flag=True, help="Show the statement of each thread, queried over SQL.")
 @click.option(
-    "-s",
     "--statements",
     is_flag=True,
     help="Show the statement of each thread, read from the server's memory without SQL.",
@@ -89,8 +89,8 @@ def command(
 ) -> None:  # fmt: skip
     """Show the stacks of all threads of a server, without stopping the server.
 
-    The first line shows the number of threads in each wait class, how trustworthy the stacks are, and that
-    nothing was stopped. One line per stack follows, most threads first, from the server's innermost function
+    The first line shows the number of threads in each wait class, how trustworthy the stacks are, and whether
+    threads were stopped. One line per stack follows, most threads first, from the server's innermost function
     outwards. Idle stacks are hidden unless --all, --wait or --grep selects them.
     """
     form = chosen_format(form, as_json, by, output)
@@ -102,7 +102,7 @@ def command(
         raise click.UsageError("--statements cannot be used with --method ptrace, which stops threads")
 
     target = find_one(pid, socket, port)
-    report = Report(target, Filter(waits, grep))
+    report = StackReport(target, Filter(waits, grep))
     with open_sink(output) as sink:
         how = How(method, inlines, kernel, debug_dirs, fetch=not no_debuginfod, repeated=count > 1)
         engine, notes = open_engine(target, how)
@@ -128,16 +128,17 @@ def _asker(target: Target, defaults_file: str | None, user: str | None) -> Calla
     from innoscope.target import sql  # only for --queries: importing PyMySQL takes 40 ms and 8 MB
 
     connection: list[Any] = []
+    unanswered = Unanswered()
 
     def ask() -> Mapping[int, Query]:
         if not connection:
-            connection.append(sql.connect(target, defaults_file, user))
+            connection.append(sql.connect(target, defaults_file, user, unanswered=unanswered))
         return sql.queries(target, connection[0])
 
     return ask
 
 
-def _json_writer(sink: Stdout | File) -> Callable[[Snapshot], None]:
+def _json_writer(sink: Stdout | AtomicFile) -> Callable[[Snapshot], None]:
     return lambda snapshot: sink.line(line(snapshot))
 
 

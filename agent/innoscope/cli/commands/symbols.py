@@ -11,7 +11,7 @@ import click
 
 from innoscope.cli.common import json_option, table, target_options, terminal_width
 from innoscope.cli.open_server import download_progress
-from innoscope.cli.parameters import Group
+from innoscope.cli.parameters import CommandGroup
 from innoscope.cli.steps import step
 from innoscope.cli.symbol_pack import make, write
 from innoscope.common import console
@@ -30,7 +30,7 @@ _RIGHT: Final = frozenset({"FUNCTIONS", "VARIABLES", "SIZE"})
 _FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
-@click.group("symbols", cls=Group)
+@click.group("symbols", cls=CommandGroup)
 def command() -> None:
     """Make and check symbol packs, which replace debug files on hosts with stripped servers.
 
@@ -63,7 +63,7 @@ def command() -> None:
 )
 @click.option(
     "-o", "--output", metavar="PATH", default=".",
-    help="File or folder to write to; a path ending in / is a folder.  [default: ./BUILD-ID.pack]",
+    help="File or directory to write to; a path ending in / is a directory.  [default: ./BUILD-ID.pack]",
 )  # fmt: skip
 @click.option(
     "--server",
@@ -73,7 +73,7 @@ def command() -> None:
 @click.option(
     "--debug-dir", "debug_dirs", multiple=True, metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Also search this folder for the debug file, laid out like /usr/lib/debug (may be repeated).",
+    help="Also search this directory for the debug file, laid out like /usr/lib/debug (may be repeated).",
 )  # fmt: skip
 @json_option
 def export(

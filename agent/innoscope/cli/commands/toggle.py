@@ -16,22 +16,22 @@ from innoscope.cli.common import (
     target_options,
     terminal_width,
 )
-from innoscope.cli.parameters import Duration, Group, Option, completes, did_you_mean
+from innoscope.cli.parameters import CommandGroup, Duration, Option, completes, did_you_mean
 from innoscope.cli.toggle_text import Here
 from innoscope.common import console
 from innoscope.target import process_users
-from innoscope.target.credentials import Account
+from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import find_one
 from innoscope.target.proc import ProcFs
 from innoscope.target.symbols import packs
 from innoscope.toggles import catalog, engine
-from innoscope.toggles.model import NotOnThisServer, Refused, Risk
+from innoscope.toggles.model import ChangeRefused, NotOnThisServer, Risk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.target.model import Target
-    from innoscope.toggles.model import Plan, Toggle
+    from innoscope.toggles.model import ChangePlan, Toggle
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -57,7 +57,7 @@ def backend_option(function: F) -> F:
     )(function)
 
 
-@click.group("toggle", cls=Group)
+@click.group("toggle", cls=CommandGroup)
 def command() -> None:
     """Change settings of a live server. Each change is planned, checked, recorded in a journal and verified.
 
@@ -261,8 +261,8 @@ def history(pid: int | None, socket: str | None, port: int | None, as_json: bool
     console.lines(table(words.HISTORY, rows, width=terminal_width()))
 
 
-def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
-    """Ask the user to confirm the plan, unless an option does. Raise Refused if it is not confirmed."""
+def _confirm(plan: ChangePlan, *, yes: bool, confirmed: bool) -> None:
+    """Ask the user to confirm the plan unless an option confirms it. Raise ChangeRefused if unconfirmed."""
     name = plan.toggle.name
     dangerous = plan.toggle.risk is Risk.DANGEROUS
     if confirmed or (yes and not dangerous):
@@ -273,9 +273,11 @@ def _confirm(plan: Plan, *, yes: bool, confirmed: bool) -> None:
         return
     if yes or not on_terminal():
         what = "--yes is not enough" if yes else "cannot ask for confirmation without a terminal"
-        raise Refused(f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}")
+        raise ChangeRefused(
+            f"{name} is dangerous, {what}: nothing was changed", remedy=f"{call} --confirm {name}"
+        )
     if console.ask_text(f"This is dangerous. Type {name} to confirm") != name:
-        raise Refused("not confirmed: nothing was changed", remedy=call)
+        raise ChangeRefused("not confirmed: nothing was changed", remedy=call)
 
 
 def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
@@ -287,7 +289,7 @@ def _here(target: Target, toggle: Toggle, now: Mapping[str, str]) -> Here:
     return Here(toggle, now.get(toggle.name), catalog.allowed(generation.backends[0], toggle), generation)
 
 
-def _planned(target: Target, name: str, value: str, backend: str | None, account: Account) -> Plan:
+def _planned(target: Target, name: str, value: str, backend: str | None, account: LoginOptions) -> ChangePlan:
     return engine.plan(target, name, value, account=account, backends=None if backend is None else [backend])
 
 
@@ -303,8 +305,8 @@ def _named(pid: int | None, socket: str | None, port: int | None) -> Target | No
     return find_one(pid, socket, port) if (pid, socket, port) != (None, None, None) else None
 
 
-def _account(defaults_file: str | None, user: str | None) -> Account:
-    return Account(defaults_file, user)
+def _account(defaults_file: str | None, user: str | None) -> LoginOptions:
+    return LoginOptions(defaults_file, user)
 
 
 def _show(lines: Any, *, err: bool = False) -> None:

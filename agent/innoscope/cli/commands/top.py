@@ -1,4 +1,4 @@
-"""``innoscope top``: show the stacks of all threads, updated once per second."""
+"""``innoscope top``: show the stacks of all threads, updated once per second by default."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from innoscope.cli.top import headless
 from innoscope.cli.top.live_snapshots import LiveSnapshots
 from innoscope.cli.top.statements import QueryFeed, SqlAsk
 from innoscope.common import console
-from innoscope.sampling.recording import Recorder
+from innoscope.sampling.recording import RecordingWriter
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def _engine(target: Target, how: How) -> Engine:
     return engine
 
 
-def _recorder(path: Path | None, interval: float, stack: ExitStack) -> Recorder | None:
+def _recorder(path: Path | None, interval: float, stack: ExitStack) -> RecordingWriter | None:
     if path is None:
         return None
 
-    return stack.enter_context(Recorder(path, interval_s=interval))
+    return stack.enter_context(RecordingWriter(path, interval_s=interval))
 
 
 def _show(live: LiveSnapshots, interval: float, duration: float | None) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from innoscope.probes.trace.model import TraceResult
-    from innoscope.sampling.render.sink import File, Stdout
+    from innoscope.sampling.render.sink import AtomicFile, Stdout
     from innoscope.target.model import Target
 
 _PATIENCE_S: Final = 1.0  # seconds after which progress is shown
@@ -115,7 +115,7 @@ def command(
     )  # fmt: skip
     target = find_one(pid, socket, port)
     with open_sink(output) as sink:
-        progress = Progress(function)
+        progress = TraceProgress(function)
         try:
             seen = run(
                 target, function, wanted,
@@ -146,7 +146,9 @@ def _seconds(seconds: float | None, force: bool) -> float:
     return seconds or (FORCED_SECONDS if force else SECONDS)
 
 
-def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, limit: int | None) -> None:
+def _write(
+    seen: TraceResult, target: Target, sink: Stdout | AtomicFile, form: str, limit: int | None
+) -> None:
     if form == "json":
         sink.line(document.line(seen, target))
     elif form == "text":
@@ -156,7 +158,7 @@ def _write(seen: TraceResult, target: Target, sink: Stdout | File, form: str, li
         sink.raw(encode(seen.report, form, limit=limit))
 
 
-class Progress:
+class TraceProgress:
     """Shows progress on standard error, if that is a terminal, once the trace has taken a second."""
 
     def __init__(self, function: str) -> None:

@@ -25,9 +25,9 @@ from innoscope.common import console
 from innoscope.diagnose.collect import EvidenceCollector, Sources
 from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.watch.events import EventWriter
-from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
+from innoscope.diagnose.watch.folder import FolderLimits, IncidentFolder
 from innoscope.diagnose.watch.live import LiveWatch
-from innoscope.diagnose.watch.loop import Settings
+from innoscope.diagnose.watch.loop import WatchSettings
 from innoscope.diagnose.watch.triggers import FINDING, PLAIN, current, known, names, parse, shown
 from innoscope.target.discover import find_one
 
@@ -102,7 +102,7 @@ def _rules() -> Mapping[str, str]:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder for incident files.  [default: the current folder]",
+    help="Directory for incident files.  [default: the current directory]",
 )
 @click.option(
     "--max",
@@ -153,9 +153,9 @@ def command(
     if listing:
         _list(target, sources, as_json)
         return
-    incidents = IncidentFolder(folder, Bounds(most, max_bytes))
+    incidents = IncidentFolder(folder, FolderLimits(most, max_bytes))
     incidents.prepare()
-    settings = Settings(triggers, for_s, seconds, before_s, cooldown)
+    settings = WatchSettings(triggers, for_s, seconds, before_s, cooldown)
     live = LiveWatch(target, sources, settings, incidents, EventWriter(console.line, as_json), once)
     with _ended_by_signals() as ended:
         written = live.run(ended)

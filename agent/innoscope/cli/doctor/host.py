@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
-from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, fail, ok, warn
+from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, CheckResult, CheckStatus, fail, ok, warn
 from innoscope.common.errors import KernelUnable
 from innoscope.probes import capabilities
 from innoscope.target.container import require_host_pids
@@ -19,20 +19,28 @@ if TYPE_CHECKING:
 
 #: Methods that copy stacks without stopping threads, best first.
 _SNAPSHOT_METHODS: Final[tuple[_native.HostFeature, ...]] = ("bpf", "bpf-nosleep", "procfs")
+#: The methods that replace the BPF programs for snapshots and profiles, as text for messages.
+_WITHOUT_BPF: Final = "snapshots use procfs, profiles use perf events"
+_ALLOW_PROBES: Final = "allow the system calls bpf and perf_event_open (seccomp), or do without probes"
 #: Capabilities and their bits in CapEff, from include/uapi/linux/capability.h.
-_CAPABILITIES = {
+_CAPABILITIES: Final = {
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_DAC_READ_SEARCH": 2,
     "CAP_SYS_PTRACE": 19,
     "CAP_SYS_ADMIN": 21,
     "CAP_PERFMON": 38,
     "CAP_BPF": 39,
     "CAP_CHECKPOINT_RESTORE": 40,
 }
-#: Capabilities that CAP_SYS_ADMIN includes.
-_COVERED_BY_ADMIN = {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"}
+#: Capabilities that include others, for what we need them for.
+_INCLUDED: Final = {
+    "CAP_DAC_OVERRIDE": {"CAP_DAC_READ_SEARCH"},
+    "CAP_SYS_ADMIN": {"CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE"},
+}
 
 
 @dataclass(frozen=True)
-class Host:
+class DoctorHost:
     """The host to check: its root directory and environment, which tests replace."""
 
     root: Path = Path("/")
@@ -46,38 +54,49 @@ class Host:
             return None
 
 
-def rights(host: Host) -> Check:
-    """Check our effective capabilities (CapEff in /proc/self/status)."""
+def _held(host: DoctorHost) -> set[str]:
+    """Return those of _CAPABILITIES that we have (CapEff in /proc/self/status), or that these include."""
     text = host.read("proc/self/status") or ""
     line = next((line for line in text.splitlines() if line.startswith("CapEff:")), "CapEff: 0")
     effective = int(line.split()[1], 16)
     held = {name for name, bit in _CAPABILITIES.items() if effective >> bit & 1}
-    if "CAP_SYS_ADMIN" in held:
-        held |= _COVERED_BY_ADMIN
-    missing = [name for name in _CAPABILITIES if name not in held and name != "CAP_SYS_ADMIN"]
+    return held.union(*(_INCLUDED[name] for name in held & _INCLUDED.keys()))
+
+
+def rights(host: DoctorHost) -> CheckResult:
+    """Check our effective capabilities."""
+    held = _held(host)
+    missing = [name for name in _CAPABILITIES if name not in held and name not in _INCLUDED]
     if missing:
         return warn("rights", "missing " + ", ".join(missing), RUN_AS_ROOT)
     return ok("rights", "all capabilities that stacks, profiles and probes need")
 
 
-def kernel(host: Host) -> Check:
+def kernel(host: DoctorHost) -> CheckResult:
     """Report the kernel release, for information only: the other checks test features."""
     return ok("kernel", host.read("proc/sys/kernel/osrelease") or "unknown release")
 
 
-def btf(host: Host) -> Check:
-    """Check the kernel's type information (CONFIG_DEBUG_INFO_BTF), which BPF programs need."""
+def btf(host: DoctorHost) -> CheckResult:
+    """Check the kernel's type information (CONFIG_DEBUG_INFO_BTF).
+
+    BPF programs for snapshots and profiles need it; BPF programs for probes do not.
+    """
     if (host.root / "sys/kernel/btf/vmlinux").exists():
         return ok("BTF", "/sys/kernel/btf/vmlinux")
     return warn(
         "BTF",
-        "/sys/kernel/btf/vmlinux is missing: no BPF programs for profiles, no probes",
+        f"/sys/kernel/btf/vmlinux is missing: {_WITHOUT_BPF}",
         "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y",
     )
 
 
-def lockdown(host: Host) -> Check:
-    """Check kernel lockdown (securityfs). With ``confidentiality``, BPF cannot read kernel memory."""
+def lockdown(host: DoctorHost) -> CheckResult:
+    """Check kernel lockdown (securityfs).
+
+    With ``confidentiality``, BPF programs cannot read kernel memory, which the programs for snapshots and
+    profiles must do. The programs for probes read only the server's memory.
+    """
     text = host.read("sys/kernel/security/lockdown")
     if text is None or "[none]" in text:
         return ok("lockdown", "off")
@@ -85,14 +104,17 @@ def lockdown(host: Host) -> Check:
     if mode == "confidentiality":
         return warn(
             "lockdown",
-            f"{mode}: no BPF programs for profiles, no probes",
+            f"{mode}: {_WITHOUT_BPF}",
             "boot with lockdown=integrity (which is enough for Secure Boot)",
         )
     return ok("lockdown", mode)
 
 
-def map_files(host: Host) -> Check:
-    """Check that mapped files can be opened via /proc/PID/map_files, for replaced files and containers."""
+def map_files(host: DoctorHost) -> CheckResult:
+    """Check that mapped files can be opened via /proc/PID/map_files.
+
+    A file's path does not work if the file was replaced, or is in a container.
+    """
     folder = host.root / "proc/self/map_files"
     try:
         entry = next(folder.iterdir())
@@ -108,7 +130,7 @@ def map_files(host: Host) -> Check:
     return ok("map_files", "mapped files can be opened")
 
 
-def debug_folder(host: Host) -> Check:
+def debug_folder(host: DoctorHost) -> CheckResult:
     """Report whether any separate debug files are installed."""
     folder = host.root / "usr/lib/debug"
     if folder.is_dir() and any(folder.iterdir()):
@@ -116,7 +138,7 @@ def debug_folder(host: Host) -> Check:
     return ok("debug files", "none installed; needed only for stripped servers")
 
 
-def debuginfod(host: Host) -> Check:
+def debuginfod(host: DoctorHost) -> CheckResult:
     """Report whether debug files may be downloaded, that is, whether DEBUGINFOD_URLS is set."""
     urls = host.environment.get("DEBUGINFOD_URLS", "").strip()
     return ok(
@@ -124,7 +146,7 @@ def debuginfod(host: Host) -> Check:
     )
 
 
-def snapshots(host: Host) -> Check:
+def snapshots(host: DoctorHost) -> CheckResult:
     """Find the first method that copies stacks of this process without stopping its threads."""
     reasons: list[str] = []
     for method in _SNAPSHOT_METHODS:
@@ -137,7 +159,7 @@ def snapshots(host: Host) -> Check:
     return fail(SNAPSHOTS, "; ".join(reasons), RUN_AS_ROOT)
 
 
-def perf(host: Host) -> Check:
+def perf(host: DoctorHost) -> CheckResult:
     """Check that perf events can sample the registers and the stack of a running thread."""
     tried = _try("perf")
     if tried.works:
@@ -150,7 +172,7 @@ def perf(host: Host) -> Check:
     )
 
 
-def profiles(_host: Host) -> Check:
+def profiles(_host: DoctorHost) -> CheckResult:
     """Find the first method that profiles the CPU time and the waits of this process."""
     by_bpf = _profile_by_bpf()
     if by_bpf.works:
@@ -172,20 +194,29 @@ def _profile_by_bpf() -> _native.Feature:
     return _try("profile-bpf")
 
 
-def uprobes(host: Host) -> Check:
+def uprobes(host: DoctorHost) -> CheckResult:
     """Check whether probes can use BPF links. Otherwise they use perf events, which need CAP_SYS_ADMIN."""
-    tried = _try("uprobe-links")
-    if tried.works:
-        return ok("uprobes", f"BPF links work, without CAP_SYS_ADMIN: {tried.detail}")
-    if rights(host).status is not Status.OK:
-        return warn("uprobes", f"not tried: {tried.detail}", RUN_AS_ROOT)
-    needs = f"this kernel has no uprobe links ({tried.detail}); perf events need CAP_SYS_ADMIN"
+    links = _try("uprobe-links")
+    if links.works:
+        return ok("uprobes", f"BPF links work, without CAP_SYS_ADMIN: {links.detail}")
+    if rights(host).status is not CheckStatus.OK:
+        return warn("uprobes", f"not tried: {links.detail}", RUN_AS_ROOT)
+    needs = f"this kernel has no uprobe links ({links.detail}); perf events need CAP_SYS_ADMIN"
+    if "CAP_SYS_ADMIN" in _held(host):
+        events = _try("uprobe-events")
+        if not events.works:
+            reasons = f"BPF links do not work ({links.detail}); perf events do not work ({events.detail})"
+            return warn("uprobes", f"no probes: {reasons}", _ALLOW_PROBES)
+        needs = (
+            f"this kernel has no uprobe links ({links.detail}); perf events work ({events.detail}), but need "
+            "CAP_SYS_ADMIN"
+        )
     if (host.root / capabilities.DROP_IN.relative_to("/")).exists():
         return ok("uprobes", f"{needs}, which {capabilities.DROP_IN} grants to the sensor")
     return warn("uprobes", f"{needs}, which the sensor's unit does not have", capabilities.REMEDY)
 
 
-def ptrace(host: Host) -> Check:
+def ptrace(host: DoctorHost) -> CheckResult:
     """Test ptrace on a child process. Only ``--method ptrace`` uses it; it stops each thread."""
     tried = _try("ptrace")
     if tried.works:
@@ -208,12 +239,12 @@ def _try(feature: _native.HostFeature) -> _native.Feature:
 
 
 #: All checks, in the order in which they are printed.
-CHECKS: tuple[Callable[[Host], Check], ...] = (
+CHECKS: tuple[Callable[[DoctorHost], CheckResult], ...] = (
     rights, kernel, btf, lockdown, snapshots, perf, profiles, uprobes, ptrace, map_files, debug_folder,
     debuginfod,
 )  # fmt: skip
 
 
-def examine(host: Host) -> list[Check]:
+def examine(host: DoctorHost) -> list[CheckResult]:
     """Run all checks of the host and return their results."""
     return [check(host) for check in CHECKS]

@@ -13,7 +13,7 @@ SNAPSHOTS: Final = "snapshots"
 PTRACE: Final = "ptrace"
 
 
-class Status(StrEnum):
+class CheckStatus(StrEnum):
     """Status of a check. ``warn``: an optional feature is missing; ``fail``: stacks do not work."""
 
     OK = "ok"
@@ -21,7 +21,7 @@ class Status(StrEnum):
     FAIL = "fail"
 
 
-class Verdict(IntEnum):
+class DoctorVerdict(IntEnum):
     """The overall result of ``innoscope doctor``, which is also its exit code."""
 
     WORKS = ExitCode.SUCCESS  # snapshots of all checked servers work without stopping threads
@@ -31,25 +31,25 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class CheckResult:
     """The result of one check. ``remedy`` is the command or step that fixes the problem, if there is one."""
 
     name: str
-    status: Status
+    status: CheckStatus
     detail: str
     remedy: str | None = None
 
 
-def ok(name: str, detail: str) -> Check:
-    """Return a check that passed."""
-    return Check(name, Status.OK, detail)
+def ok(name: str, detail: str) -> CheckResult:
+    """Return the result of a check that passed."""
+    return CheckResult(name, CheckStatus.OK, detail)
 
 
-def warn(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a check of a feature that is missing or degraded, but is not needed for stacks."""
-    return Check(name, Status.WARN, detail, remedy)
+def warn(name: str, detail: str, remedy: str | None = None) -> CheckResult:
+    """Return the result for a feature that is missing or degraded, but is not needed for stacks."""
+    return CheckResult(name, CheckStatus.WARN, detail, remedy)
 
 
-def fail(name: str, detail: str, remedy: str | None = None) -> Check:
-    """Return a failed check, which means that stacks do not work."""
-    return Check(name, Status.FAIL, detail, remedy)
+def fail(name: str, detail: str, remedy: str | None = None) -> CheckResult:
+    """Return the result of a failed check, which means that stacks do not work."""
+    return CheckResult(name, CheckStatus.FAIL, detail, remedy)

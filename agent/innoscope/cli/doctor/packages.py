@@ -49,7 +49,7 @@ def build_id_path(build_id: str) -> str:
 
 
 def debian_debug_package(package: str) -> str:
-    """Return the name of a package's debug package. The one for ``libc6`` follows an older scheme."""
+    """Return the name of a package's debug package. ``libc6`` follows an older naming scheme."""
     return "libc6-dbg" if package == "libc6" else f"{package}-dbgsym"
 
 

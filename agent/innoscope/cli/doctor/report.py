@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, Check, Status, Verdict
+from innoscope.cli.doctor.model import PTRACE, SNAPSHOTS, CheckResult, CheckStatus, DoctorVerdict
 from innoscope.cli.doctor.server import ACCESS
 from innoscope.common.console import Color, Colored
 from innoscope.target.discover import describe_ignored
@@ -16,39 +16,41 @@ if TYPE_CHECKING:
     from innoscope.target.allowed_users import Ignored
     from innoscope.target.model import Target
 
-_MARK = {Status.OK: "ok  ", Status.WARN: "warn", Status.FAIL: "FAIL"}
-_COLORS = {Status.WARN: Color.YELLOW, Status.FAIL: Color.RED}
+_MARK = {CheckStatus.OK: "ok  ", CheckStatus.WARN: "warn", CheckStatus.FAIL: "FAIL"}
+_COLORS = {CheckStatus.WARN: Color.YELLOW, CheckStatus.FAIL: Color.RED}
 _SAYS = {
-    Verdict.WORKS: "Stacks work without stopping the server.",
-    Verdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
-    Verdict.FALLBACK: "Stacks work only with --method ptrace, which stops each thread for microseconds.",
-    Verdict.NOTHING: "Stacks do not work; the lines marked FAIL show why.",
+    DoctorVerdict.WORKS: "Stacks work without stopping the server.",
+    DoctorVerdict.NO_SERVER: "No mysqld or mariadbd is running on this host.",
+    DoctorVerdict.FALLBACK: (
+        "Stacks work only with --method ptrace, which stops each thread for microseconds."
+    ),
+    DoctorVerdict.NOTHING: "Stacks do not work; the lines marked FAIL show why.",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DoctorReport:
     """All results: ``servers`` contains the checks of each target; ``ignored`` processes were not checked."""
 
-    host: Sequence[Check]
+    host: Sequence[CheckResult]
     targets: Sequence[Target]
-    servers: Sequence[Sequence[Check]]
+    servers: Sequence[Sequence[CheckResult]]
     ignored: Sequence[Ignored] = ()
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DoctorVerdict:
         """Return the verdict for the server with the worst result."""
         if not self.targets:
-            return Verdict.NO_SERVER
+            return DoctorVerdict.NO_SERVER
         if any(_failed(checks, ACCESS) for checks in self.servers):
-            return Verdict.NOTHING
+            return DoctorVerdict.NOTHING
         if not _failed(self.host, SNAPSHOTS):
-            return Verdict.WORKS
-        return Verdict.NOTHING if _failed(self.host, PTRACE) else Verdict.FALLBACK
+            return DoctorVerdict.WORKS
+        return DoctorVerdict.NOTHING if _failed(self.host, PTRACE) else DoctorVerdict.FALLBACK
 
 
-def text(report: Report) -> Iterator[str]:
-    """Yield the report's lines: the host, then each server. A remedy follows each line that is not ok."""
+def text(report: DoctorReport) -> Iterator[str]:
+    """Yield the report's lines: the host, then each server. The remedy follows a line that is not ok."""
     yield "Host"
     yield from _lines(report.host)
     for target, checks in zip(report.targets, report.servers, strict=True):
@@ -62,7 +64,7 @@ def text(report: Report) -> Iterator[str]:
     yield _SAYS[report.verdict]
 
 
-def document(report: Report) -> dict[str, Any]:
+def document(report: DoctorReport) -> dict[str, Any]:
     """Return the JSON document (docs/json.md): the verdict, all checks, and the ignored processes."""
     servers = zip(report.targets, report.servers, strict=True)
     return {
@@ -78,17 +80,17 @@ def document(report: Report) -> dict[str, Any]:
     }
 
 
-def _lines(checks: Sequence[Check]) -> Iterator[str]:
+def _lines(checks: Sequence[CheckResult]) -> Iterator[str]:
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         line = f"  {_MARK[check.status]}  {check.name:<{width}}  {check.detail}"
         yield Colored(line, _COLORS[check.status]) if check.status in _COLORS else line
-        if check.status is not Status.OK and check.remedy:
+        if check.status is not CheckStatus.OK and check.remedy:
             first, *rest = check.remedy.split("\n")
             yield f"        {'':<{width}}  → {first}"
             yield from (f"        {'':<{width}}    {line}" for line in rest)
 
 
-def _failed(checks: Sequence[Check], name: str) -> bool:
-    """Return whether the check ``name`` failed or is missing."""
-    return not any(check.name == name and check.status is Status.OK for check in checks)
+def _failed(checks: Sequence[CheckResult], name: str) -> bool:
+    """Return whether the check ``name`` is missing, or its status is not ``ok``."""
+    return not any(check.name == name and check.status is CheckStatus.OK for check in checks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from innoscope import _native
 from innoscope.cli.doctor import packages
-from innoscope.cli.doctor.model import Check, fail, ok, warn
+from innoscope.cli.doctor.model import CheckResult, fail, ok, warn
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.probes.catalog import default_catalog
 from innoscope.target import sql
@@ -19,7 +19,7 @@ from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from innoscope._native import ModuleInfo
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.model import Target
 
 #: Name of the check that must pass for any method to work on this server.
@@ -38,8 +38,8 @@ _MEANING = {
 _COMPLETE = {"symtab", "debug-file", "symbol-pack", "debugdata", "vdso"}
 
 
-def examine(target: Target, account: Account, proc: ProcFs | None = None) -> list[Check]:
-    """Run all checks of one server. If the server exits during the checks, the access check fails."""
+def examine(target: Target, account: LoginOptions, proc: ProcFs | None = None) -> list[CheckResult]:
+    """Run all checks on one server. If the server exits during the checks, the access check fails."""
     proc = proc or ProcFs()
     checks = [_state(proc, target), _executable(target), _version(target)]
     try:
@@ -53,7 +53,7 @@ def examine(target: Target, account: Account, proc: ProcFs | None = None) -> lis
     return [check for check in checks if check is not None]
 
 
-def _state(proc: ProcFs, target: Target) -> Check:
+def _state(proc: ProcFs, target: Target) -> CheckResult:
     """Check State and TracerPid in /proc/PID/status: the server must not be stopped (T, t) or traced."""
     try:
         status = proc.status(target.pid)
@@ -71,7 +71,7 @@ def _state(proc: ProcFs, target: Target) -> Check:
     return ok("state", f"{state}, not traced")
 
 
-def _version(target: Target) -> Check | None:
+def _version(target: Target) -> CheckResult | None:
     """Warn if the catalog does not know the server's version."""
     if default_catalog().knows(target.flavour, target.version):
         return None
@@ -91,7 +91,7 @@ def _comm(proc: ProcFs, pid: int) -> str:
         return "?"
 
 
-def _executable(target: Target) -> Check:
+def _executable(target: Target) -> CheckResult:
     number = ".".join(map(str, target.version))
     version = f"{number} (from {target.version_from})" if number else "of unknown version"
     what = f"{target.flavour} {version}, {target.executable}"
@@ -111,8 +111,8 @@ def _modules(proc: ProcFs, target: Target) -> list[ModuleInfo]:
         return _native.Process(target.pid, debug_dirs=dirs).modules()
 
 
-def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[Check]:
-    """Check the source of the server's and libc's symbols, and which files lack symbols or unwind tables."""
+def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[CheckResult]:
+    """Check the sources of the server's and libc's symbols, and report problems of other mapped files."""
     base = _base(target.executable)
     checks = []
     for module in modules:
@@ -126,7 +126,7 @@ def _names(proc: ProcFs, target: Target, modules: list[ModuleInfo]) -> list[Chec
     return checks
 
 
-def _names_of(proc: ProcFs, target: Target, module: ModuleInfo, title: str) -> Check:
+def _names_of(proc: ProcFs, target: Target, module: ModuleInfo, title: str) -> CheckResult:
     detail = _MEANING.get(module.symbols_from, module.symbols_from)
     if module.symbols_path:
         detail += f" ({module.symbols_path})"
@@ -145,7 +145,7 @@ def _base(path: str) -> str:
 
 
 def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
-    """Return a note on whether DWARF is available, which only ``--inlines`` needs."""
+    """Return a note on whether debug information is available, which ``--inlines`` needs."""
     if module.symbols_from == "symbol-pack":
         return ""
     is_server = _base(module.path) == _base(target.executable)
@@ -163,7 +163,7 @@ def _debug_info(proc: ProcFs, target: Target, module: ModuleInfo) -> str:
         return ""
 
 
-def _sql(proc: ProcFs, target: Target, account: Account) -> Check:
+def _sql(proc: ProcFs, target: Target, account: LoginOptions) -> CheckResult:
     """Check whether ``--queries`` would work. Stacks do not need SQL, so a problem is only a warning."""
     try:
         connection = sql.connect(target, account.defaults_file, account.user, proc=proc)

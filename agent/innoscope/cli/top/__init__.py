@@ -1,1 +1,1 @@
-"""The live view of all threads of a server, updated once per second, and its replay from a recording."""
+"""The live view of all threads of a server, once per second by default, and its replay from a recording."""

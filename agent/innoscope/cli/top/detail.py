@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from innoscope.cli.top.frame import Row
+    from innoscope.cli.top.frame import StackRow
     from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.target.model import Query
 
 
-class Page(ModalScreen[None]):
+class TextScreen(ModalScreen[None]):
     """A scrollable page of text. Esc, Enter and q close it."""
 
     CSS = """
-    Page { align: left top; }
-    Page #title, Page #foot { height: 1; text-style: reverse; padding: 0 1; }
-    Page VerticalScroll { padding: 0 1; height: 1fr; }
+    TextScreen { align: left top; }
+    TextScreen #title, TextScreen #foot { height: 1; text-style: reverse; padding: 0 1; }
+    TextScreen VerticalScroll { padding: 0 1; height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("escape,enter,q", "dismiss", "Back"),
@@ -54,13 +54,13 @@ class Page(ModalScreen[None]):
         self.query_one(VerticalScroll).focus()
 
 
-def stack_page(row: Row, label: str, snapshot: Snapshot) -> Page:
+def stack_page(row: StackRow, label: str, snapshot: Snapshot) -> TextScreen:
     """Return the page of one stack: its frames, statements and threads."""
     title = f"{row.count:,} threads · {label} · {server(snapshot)} at {clock(snapshot.taken_at)}"
-    return Page(clean(title), stack_text(row))
+    return TextScreen(clean(title), stack_text(row))
 
 
-def stack_text(row: Row) -> Iterator[str]:
+def stack_text(row: StackRow) -> Iterator[str]:
     """Yield the lines with all details of one stack."""
     yield "STACK, innermost function first"
     for number, frame in enumerate(row.frames):

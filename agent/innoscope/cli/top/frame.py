@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from innoscope.sampling.fold import Group, Key, group_by_stack
+from innoscope.sampling.fold import FoldedGroup, Key, group_by_stack
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -36,7 +36,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The user's choice of which stacks are shown, and in which order."""
+    """The user's choice of stacks to show, and of their order."""
 
     wait: str | None = None
     text: str = ""
@@ -45,7 +45,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Row:
+class StackRow:
     """A distinct stack and its threads."""
 
     key: Key
@@ -64,9 +64,9 @@ class Row:
         return len(self.threads)
 
     @cached_property
-    def group(self) -> Group:
+    def group(self) -> FoldedGroup:
         """Return the threads folded into a group, with their statements and trust."""
-        group = Group(self.wait, self.frames)
+        group = FoldedGroup(self.wait, self.frames)
         for thread in self.threads:
             group.add(thread)
         return group
@@ -95,12 +95,12 @@ class FoldedSnapshot:
         self.counts: dict[Key, int] = {key: len(threads) for key, threads in groups.items()}
         then = before.counts if before else self.counts
         self.rows = [
-            Row(key, threads[0].frames, tuple(threads), len(threads) - then.get(key, 0))
+            StackRow(key, threads[0].frames, tuple(threads), len(threads) - then.get(key, 0))
             for key, threads in groups.items()
         ]
 
-    def choose(self, choice: Choice) -> list[Row]:
-        """Return the rows that ``choice`` selects, in its order."""
+    def choose(self, choice: Choice) -> list[StackRow]:
+        """Return the rows that ``choice`` selects, in the order that it specifies."""
         needle = choice.text.lower()
         rows = [
             row
@@ -118,7 +118,7 @@ def waits(counts: Mapping[str, int], choice: Choice) -> list[tuple[str, int]]:
     return sorted(shown, key=lambda item: (-item[1], item[0]))
 
 
-def _sort_key(row: Row, order: Order) -> tuple[object, ...]:
+def _sort_key(row: StackRow, order: Order) -> tuple[object, ...]:
     if order is Order.CHANGE:
         return (-abs(row.change), -row.count, row.key)
     if order is Order.CLASS:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def record(
     live: LiveSnapshots, *, interval_s: float, duration_s: float | None, say: Callable[[str], None]
 ) -> int:
-    """Record until the time is up, a signal arrives or the server exits. Return the number of snapshots."""
+    """Record until the time is up, a signal arrives or the server exits. Return the number of snapshots.
+
+    Raise NoSuchProcess if the server exits before the first snapshot.
+    """
     snapshots = late = 0
     begun = due = time.monotonic()
     said_at = begun

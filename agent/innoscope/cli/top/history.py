@@ -14,8 +14,8 @@ SPAN_S = 60.0
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-class History:
-    """Thread counts per wait class in each snapshot of the last minute."""
+class WaitHistory:
+    """Thread counts per wait class in each snapshot from the last minute."""
 
     def __init__(self, span_s: float = SPAN_S) -> None:
         self.span_s = span_s
@@ -39,7 +39,7 @@ class History:
     def series(self, wait: str, columns: int) -> list[int | None]:
         """Divide the span into ``columns`` parts, and return the highest count in each, oldest first.
 
-        A part without a snapshot repeats the previous count if the gap is short; otherwise, it is None.
+        Parts without a snapshot repeat the previous count for up to 1.5 intervals; after that, they are None.
         """
         parts: list[int | None] = [None] * columns
         if not self._snapshots or not columns:
@@ -60,7 +60,7 @@ class History:
 
 
 def _carried(parts: Sequence[int | None], longest: int) -> list[int | None]:
-    """Fill up to ``longest`` consecutive empty parts with the previous value, to bridge short gaps."""
+    """Fill the first ``longest`` parts of each gap with the value before the gap."""
     filled: list[int | None] = []
     last: int | None = None
     age = 0

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from innoscope.cli.top.history import bar, sparkline
+from innoscope.sampling.classify import server_frames
 from innoscope.sampling.render.words import clean, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from innoscope.cli.top.frame import Row
+    from innoscope.cli.top.frame import StackRow
     from innoscope.sampling.model import Frame, Snapshot
 
 _SUFFIX = re.compile(
     r"\.(?:isra|part|constprop|cold|lto_priv|llvm)(?:\.\d+)*| \[clone [^]]*\]|@@?[A-Z]+[\w.]*|@plt"
 )
-_LIBC = re.compile(r"(?:libc|libpthread|ld|librt)[.-]|\[vdso\]|ld-linux")
 
 
 def fit(text: str, columns: int) -> str:
@@ -50,16 +50,10 @@ def short(label: str) -> str:
     return name.rsplit(" ", 1)[-1] or label
 
 
-def leaf_first(frames: Sequence[Frame]) -> str:
-    """Return ``leaf ← caller ← …``. Omit leaf frames in libc or the kernel, except the outermost of them."""
-    start = 0
-    while start + 1 < len(frames) and _is_libc(frames[start]) and _is_libc(frames[start + 1]):
-        start += 1
-    return " ← ".join(short(clean(frame.label)) for frame in frames[start:]) or "(no frames)"
-
-
-def _is_libc(frame: Frame) -> bool:
-    return frame.kernel or _LIBC.match(frame.module) is not None
+def leaf_first(frames: tuple[Frame, ...], wait: str) -> str:
+    """Return ``innermost ← caller ← …``, from the server's own innermost function outward."""
+    shown = server_frames(frames, wait)
+    return " ← ".join(short(clean(frame.label)) for frame in shown) or "(no frames)"
 
 
 def server(snapshot: Snapshot) -> str:
@@ -84,7 +78,7 @@ class Widths:
     """Widths of a line and its columns. All lines have the same widths, so that the columns are aligned."""
 
     line: int
-    name: int  # width of the wait class column: that of the widest label, within limits
+    name: int  # width of the wait class column, which fits the widest label within limits
 
     @classmethod
     def of(cls, columns: int, labels: Iterable[str]) -> Widths:
@@ -122,12 +116,14 @@ def stacks_head(widths: Widths, sort: str) -> str:
     return f"{fit(left, widths.line - len(right) - 1)} {right}"
 
 
-def stack_lines(row: Row, label: str, widths: Widths) -> list[str]:
-    """Return the line of a stack and, if its threads are running statements, one with the most frequent."""
+def stack_lines(row: StackRow, label: str, widths: Widths) -> list[str]:
+    """Return the line of a stack and, if its threads are running statements, the most frequent statement."""
     change = f"{row.change:+,}" if row.change else "·"
     marks = f"{row.group.marks} " if row.group.marks else ""
     name = fit(clean(label), widths.name)
-    lines = [fit(f"{row.count:>7,} {change:>6} {name} {marks}{leaf_first(row.frames)}", widths.line)]
+    lines = [
+        fit(f"{row.count:>7,} {change:>6} {name} {marks}{leaf_first(row.frames, row.wait)}", widths.line)
+    ]
     if row.queries:
         (text, count), *others = row.queries.most_common()
         more = f" (and {len(others):,} more)" if others else ""

@@ -128,11 +128,11 @@ class Listing(ScrollView, can_focus=True):
                 self.action_choose()
 
     def on_focus(self) -> None:
-        """Show the cursor: this list now has the focus."""
+        """Redraw the list with its cursor highlighted."""
         self.refresh()
 
     def on_blur(self) -> None:
-        """Hide the cursor: this list has lost the focus."""
+        """Redraw the list without the highlight."""
         self.refresh()
 
     def _go(self, item: int) -> None:

@@ -51,7 +51,7 @@ class TopApp(StacksApp):
         self.ended_at: float | None = None
 
     def on_mount(self) -> None:
-        """Take a snapshot now, then at every interval."""
+        """Take the first snapshot immediately, then one per interval."""
         self._timer = self.set_interval(self._interval_s, self._tick)
         self._tick()
         if self._duration_s is not None:
@@ -121,7 +121,7 @@ class TopApp(StacksApp):
         return " · ".join(words)
 
     def messages(self) -> list[str]:
-        """Return the messages about the server's exit, a frozen view and failures, then the notes."""
+        """Return the messages about the server's exit, failures and a frozen view, then the first note."""
         texts = []
         if self.ended_at is not None:
             ended = f"THE SERVER EXITED at {clock(self.ended_at)}; this is the last snapshot; q quits"

@@ -14,7 +14,7 @@ from innoscope.sampling.engine import attach_queries
 if TYPE_CHECKING:
     from innoscope.cli.top.statements import QueryFeed
     from innoscope.sampling.model import Snapshot
-    from innoscope.sampling.recording import Recorder
+    from innoscope.sampling.recording import RecordingWriter
     from innoscope.sampling.snapshot_series import SnapshotSource
 
 SQL_PATIENCE_S = 0.2
@@ -37,7 +37,7 @@ class LiveSnapshots:
         source: SnapshotSource,
         *,
         feed: QueryFeed | None = None,
-        recorder: Recorder | None = None,
+        recorder: RecordingWriter | None = None,
         patience_s: float = SQL_PATIENCE_S,
     ) -> None:
         """Take snapshots from ``source``. Each waits up to ``patience_s`` seconds for the SQL result."""

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from innoscope.cli.parameters import parse_duration, parse_moment
 from innoscope.common.errors import InnoscopeError
 
 if TYPE_CHECKING:
     from innoscope.sampling.recording import Recording
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d(?:\.\d+)?))?")
-_OFFSET = re.compile(r"([+-])(\d+(?:\.\d+)?)s?")
+_MINUTE_S = 60.0
 
 
 class Player:
@@ -68,45 +67,20 @@ class Player:
         self._speed = min(max(self._speed + steps, 0), len(SPEEDS) - 1)
 
 
-def parse_moment(text: str, first: float, last: float) -> float:
-    """Convert ``text`` to a Unix time within a recording from ``first`` to ``last`` (Unix times).
+def position(text: str, first: float, last: float) -> float:
+    """Convert ``text`` to a Unix time in a recording from ``first`` to ``last`` (Unix times).
 
-    ``HH:MM[:SS]`` is the first such local time after the start; ``+S`` means seconds after the start, ``-S``
-    seconds before the end. Anything else must be an ISO date and time. Raise InnoscopeError if it is
-    malformed or outside the recording.
+    ``+30s`` is 30 seconds after the start. All other times (``-5m``, ``14:05``, see parameters.Moment) are
+    relative to the end. Raise ValueError or OverflowError if it is malformed, and InnoscopeError if it is
+    outside the recording.
     """
-    try:
-        moment = _moment(text, first, last)
-    except ValueError:
-        raise InnoscopeError(
-            f"“{text}” is not a time", remedy="use HH:MM, HH:MM:SS, 2026-01-31T03:00:00, +SECONDS or -SECONDS"
-        ) from None
+    moment = first + parse_duration(text[1:]) if text.startswith("+") else parse_moment(text, last)
+    if text.count(":") == 1 and first - _MINUTE_S < moment < first:
+        return first  # the minute in which the recording begins
     if not int(first) <= moment <= last + 1:
         span = f"{_local(first)} to {_local(last)}"
         raise InnoscopeError(f"{text} is outside the recording", remedy=f"the recording is from {span}")
     return moment
-
-
-def _moment(text: str, first: float, last: float) -> float:
-    if match := _OFFSET.fullmatch(text):
-        return first + float(match[2]) if match[1] == "+" else last - float(match[2])
-    return _clock(text, first) if _CLOCK.fullmatch(text) else datetime.fromisoformat(text).timestamp()
-
-
-def _clock(text: str, first: float) -> float:
-    match = _CLOCK.fullmatch(text)
-    assert match  # noqa: S101 - the caller has checked that it matches
-    begin = datetime.fromtimestamp(first).astimezone()
-    seconds = float(match[3] or 0)
-    moment = begin.replace(
-        hour=int(match[1]), minute=int(match[2]), second=int(seconds), microsecond=int(seconds % 1 * 1e6)
-    )
-    if moment.timestamp() < int(first):
-        # A time without seconds may refer to the minute in which the recording begins.
-        if match[3] is None and moment.timestamp() + 60 > first:
-            return first
-        moment += timedelta(days=1)
-    return moment.timestamp()
 
 
 def _local(moment: float) -> str:

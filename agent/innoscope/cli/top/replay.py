@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import Binding, BindingType
 
 from innoscope.cli.top.frame import FoldedSnapshot
-from innoscope.cli.top.history import SPAN_S, History
+from innoscope.cli.top.history import SPAN_S, WaitHistory
 from innoscope.cli.top.lines import clock
 from innoscope.cli.top.view import StacksApp
 from innoscope.common.errors import BadFile
@@ -48,7 +48,7 @@ class ReplayApp(StacksApp):
         self._damage: str | None = None
 
     def on_mount(self) -> None:
-        """Show the first snapshot and start the clock."""
+        """Show the snapshot at the start position, and start the clock."""
         self._turn()
         self.set_interval(TICK_S, self._tick)
 
@@ -68,7 +68,7 @@ class ReplayApp(StacksApp):
         recording = self._player.recording
         before = self.folded if self._shown is not None and index == self._shown + 1 else None
         self._shown = index
-        self.history = History()
+        self.history = WaitHistory()
         for past in range(recording.at(recording.times[index] - SPAN_S), index + 1):
             self.history.add(recording.times[past], recording.waits[past])
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.target import sql
+from innoscope.target.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,11 +29,14 @@ class SqlAsk:
         self._options_file = options_file
         self._user = user
         self._connection: Connection | None = None
+        self._unanswered = Unanswered()
 
     def __call__(self) -> Mapping[int, Query]:
         """Return the statement of each thread. On any failure, close the connection and raise."""
         if self._connection is None:
-            self._connection = sql.connect(self._target, self._options_file, self._user)
+            self._connection = sql.connect(
+                self._target, self._options_file, self._user, unanswered=self._unanswered
+            )
         try:
             return sql.queries(self._target, self._connection)
         except Exception:
@@ -45,7 +49,7 @@ class SqlAsk:
 class QueryFeed:
     """Runs one query at a time in a daemon thread, so that a hanging server does not block the caller.
 
-    ``ask`` returns the statement of each thread, by thread id in the server's pid namespace.
+    The argument ``ask`` returns the statement of each thread, by thread id in the server's pid namespace.
     """
 
     def __init__(
@@ -66,14 +70,17 @@ class QueryFeed:
         threading.Thread(target=self._run, name="innoscope-sql", daemon=True).start()
 
     def ask(self) -> None:
-        """Start a query, unless one is still running."""
+        """Start a query, unless one is running or the pause after a failure has not ended."""
         if self._asked_at is None:
             self._asked_at = self._clock()
             self._done.clear()
             self._wanted.set()
 
     def take(self, patience_s: float) -> Mapping[int, Query] | None:
-        """Return the result of the last query; None if it does not arrive within ``patience_s`` seconds."""
+        """Return the result of the last query.
+
+        Return None if the query failed, or if its result does not arrive within ``patience_s`` seconds.
+        """
         return self._answer if self._done.wait(patience_s) else None
 
     @property
@@ -93,7 +100,7 @@ class QueryFeed:
                 self._answer, self._failure = self._ask(), None
             except InnoscopeError as error:
                 self._answer, self._failure = None, error.in_one_line
-            except Exception as error:  # an exception in the driver must not end the view
+            except BaseException as error:  # an exception in the driver must not end the view
                 self._answer, self._failure = None, f"no statements: {type(error).__name__}: {error}"
             self._done.set()
             if self._failure is None:

@@ -28,8 +28,8 @@ def summary(
 ) -> Iterator[str]:
     """Yield lines with the server, the time range, the wait classes, and the top stacks and statements.
 
-    Every snapshot is parsed, which takes about 50 ms for 1,000 threads. ``progress`` is called with the
-    number of parsed snapshots.
+    All snapshots are parsed, which takes about 50 ms for a snapshot of 1,000 threads. ``progress`` is called
+    with the number of the snapshot that is parsed next, starting at 1.
     """
     totals: Counter[Key] = Counter()
     frames: dict[Key, tuple[Frame, ...]] = {}
@@ -48,7 +48,8 @@ def summary(
     yield f"STACKS: threads per snapshot (the {MOST_STACKS} busiest of {len(totals):,})"
     for key, count in totals.most_common(MOST_STACKS):
         mean = count / len(recording)
-        yield fit(f"{mean:>9,.1f} {fit(label(key[0]), 20)} {leaf_first(frames[key])}", columns).rstrip()
+        stack = leaf_first(frames[key], key[0])
+        yield fit(f"{mean:>9,.1f} {fit(label(key[0]), 20)} {stack}", columns).rstrip()
     if statements:
         yield ""
         yield "STATEMENTS: threads per snapshot that run them"

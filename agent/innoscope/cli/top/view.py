@@ -13,9 +13,9 @@ from textual.app import App
 from textual.widgets import Input, Static
 
 from innoscope.cli.top import lines
-from innoscope.cli.top.detail import Page, stack_page
-from innoscope.cli.top.frame import Choice, FoldedSnapshot, Row, waits
-from innoscope.cli.top.history import History
+from innoscope.cli.top.detail import TextScreen, stack_page
+from innoscope.cli.top.frame import Choice, FoldedSnapshot, StackRow, waits
+from innoscope.cli.top.history import WaitHistory
 from innoscope.cli.top.listing import Item, Listing
 from innoscope.common import sanitize
 from innoscope.common.errors import ExitCode
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 MAX_ROWS = 200
-#: Seconds between two checks of whether the terminal still exists.
+#: Seconds between checks of whether the terminal still exists.
 _TERMINAL_CHECK_S = 1.0
 _PARTS = {"head", "trust", "messages", "waits-head", "waits", "stacks-head", "stacks", "filter", "foot"}
 CSS = """
@@ -46,7 +46,10 @@ Listing { scrollbar-size-vertical: 1; overflow-x: hidden; }
 
 
 class StacksApp(App[None]):
-    """The view that ``top`` and ``replay`` share. Both call ``show`` with each snapshot, and add keys."""
+    """The view that ``top`` and ``replay`` share.
+
+    Subclasses call ``show`` with each snapshot, and add key bindings.
+    """
 
     CSS = CSS
     ENABLE_COMMAND_PALETTE = False
@@ -67,13 +70,13 @@ class StacksApp(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self.choice = Choice()
-        self.history = History()
+        self.history = WaitHistory()
         self.folded: FoldedSnapshot | None = None
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, StackRow] = {}
         self._broken: Exception | None = None
 
     def on_mount(self) -> None:
-        """Check regularly whether the terminal still exists. If not, and SIGHUP is ignored, Textual spins."""
+        """Check regularly that the terminal exists: without one, Textual spins if SIGHUP is ignored."""
         self.set_interval(_TERMINAL_CHECK_S, self._exit_without_terminal)
 
     def _exit_without_terminal(self) -> None:
@@ -244,11 +247,11 @@ class StacksApp(App[None]):
     def action_notes(self) -> None:
         """Show the notes of this snapshot in full."""
         notes = [*self.messages(), *(self.folded.snapshot.notes if self.folded else ())]
-        self.push_screen(Page("Notes", map(clean, notes or ["There are no notes."])))
+        self.push_screen(TextScreen("Notes", map(clean, notes or ["There are no notes."])))
 
     def action_help(self) -> None:
         """Show the key bindings."""
-        self.push_screen(Page("Keys", [*self.KEYS, *_KEYS]))
+        self.push_screen(TextScreen("Keys", [*self.KEYS, *_KEYS]))
 
     def _choose_class(self, wait: str | None) -> None:
         self._choose(replace(self.choice, wait=None if self.choice.wait else wait))
@@ -287,6 +290,6 @@ def _terminal_was_closed() -> bool:
         termios.tcgetattr(sys.stdin)
     except (termios.error, OSError) as error:
         return bool(error.args[0] == errno.EIO)
-    except ValueError:  # standard input is not a file
+    except ValueError:  # standard input is closed
         return False
     return False

@@ -17,14 +17,14 @@ from innoscope.daemon.protocol.client import SensorClient, SensorDown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Seconds within which a new sensor must accept connections.
+#: Timeout for a new sensor to accept connections, in seconds.
 _START_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.05
 _END_TIMEOUT_S: Final = 0.6
 
 #: Shell script that runs the sensor, and terminates it when standard input is closed. The kernel closes the
 #: agent's end of the pipe even if the agent is killed. Signals (kill, PDEATHSIG) do not work, because the
-#: agent has no permission to signal the sensor after dropping root.
+#: agent has no permission to signal the sensor once it has switched to an unprivileged user.
 _GUARD: Final = """\
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -40,7 +40,7 @@ exit "$code"
 
 
 def answers(path: str) -> bool:
-    """Return whether a sensor already accepts connections on this socket."""
+    """Return whether a sensor with our protocol version answers on this socket."""
     try:
         SensorClient(path).hello()
     except SensorDown:

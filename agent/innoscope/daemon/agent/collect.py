@@ -1,4 +1,4 @@
-"""Query the sensor and all servers in parallel for a scrape, and merge the results: one value per series."""
+"""Query the sensor and all servers in parallel for a scrape; merge the results into one value per series."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.common import slowness
 from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Trouble
 from innoscope.daemon.protocol.client import SensorDown
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.servers import ObservedServer, Servers, SqlChannel
     from innoscope.daemon.protocol.messages import Reply
-    from innoscope.metrics.merge import Series
+    from innoscope.metrics.merge import ExportedSeries
     from innoscope.metrics.registry import Registry
 
-#: Scrapes that arrive within this many seconds of the latest one share its result.
+#: A scrape that is requested within this many seconds after the latest one shares its result.
 _SHARED_S: Final = 0.25
 #: Minimum timeout of SQL queries in seconds, even if less time remains for the scrape.
 _MIN_TIMEOUT_S: Final = 0.05
 #: Collectors to report as failed if the sensor has not yet listed the collectors of a server.
 _DEFAULT_COLLECTORS: Final = ("process", "memory", "probes", "waits")
+_NOT_SEEN: Final = "has not run since the agent started"
+_NO_REPLY: Final = "gone: the sensor does not answer"
+#: For example, the sensor is still identifying the server, or already watches max_servers servers.
+_NOT_WATCHED: Final = "gone: the sensor does not watch this server; see its log"
 
 
 class CollectApi(Protocol):
@@ -49,7 +54,7 @@ class ServerState:
     """State of one server for the live page: its identity, and the result of each collector."""
 
     name: str
-    what: str  # flavour, version and pid
+    what: str  # flavour, version and pid, or the reason why they are unknown
     up: bool | None
     collectors: tuple[tuple[str, str | None], ...]  # (collector, None or the reason for its failure)
 
@@ -59,7 +64,7 @@ class Scrape:
     """Result of one scrape. ``at`` is the monotonic time at which it was made, in seconds."""
 
     at: float
-    series: tuple[Series, ...]
+    series: tuple[ExportedSeries, ...]
     servers: tuple[ServerState, ...]
 
 
@@ -95,7 +100,7 @@ class Gatherer:
         self._servers = servers
         self._clock = clock
         self._merger = Merger(registry)
-        self._timeout = servers.config.sensor.timeout_seconds
+        self._timeout = slowness.scaled(servers.config.sensor.timeout_seconds)
         self._sensor = _SensorCollector(sensor, self._timeout)
         self._runner = Runner([self._sensor], servers.workers, "sensor")
         self._toggles = TogglesFile()
@@ -105,20 +110,28 @@ class Gatherer:
         self.pushes: Pushes | None = None
         self.history: Callable[[], list[Sample]] = list
         self.notifications: Callable[[], list[Sample]] = list
+        self.uploads: Callable[[], list[Sample]] = list
+        self.otlp: Callable[[], list[Sample]] = list
+        self.watch: Callable[[], list[Sample]] = list
         self.incidents: Callable[[str], list[Sample]] = lambda _server: []
+        self.findings: Callable[[str], list[Sample]] = lambda _server: []
         self.trouble: Callable[[], Trouble] = Trouble
         self.latest: Scrape | None = None
 
     def gather(self, budget: float) -> Scrape | None:
         """Run a scrape within ``budget`` seconds, unless the latest one is recent enough to share.
 
-        If another scrape is still running after ``budget`` seconds, return the latest complete one, if any.
+        If waiting for another thread's scrape takes more than half of the budget, return the latest complete
+        scrape, if any. A scrape in the remaining time might report the sensor and the servers as failed only
+        because they timed out.
         """
+        deadline = self._clock() + budget
         if not self._lock.acquire(timeout=budget):
             return self.latest
         try:
-            if self.latest is None or self._clock() - self.latest.at > _SHARED_S:
-                self.latest = self._gather(budget)
+            is_recent = self.latest is not None and self._clock() - self.latest.at <= _SHARED_S
+            if not is_recent and deadline - self._clock() >= budget / 2:
+                self.latest = self._gather(deadline)
             return self.latest
         finally:
             self._lock.release()
@@ -141,16 +154,15 @@ class Gatherer:
             self._servers.forget_ended()
             self._merger.keep_only(server.name for server in self._servers)
 
-    def _gather(self, budget: float) -> Scrape:
-        deadline = self._clock() + budget
-        self._sensor.timeout = min(self._timeout, budget)
+    def _gather(self, deadline: float) -> Scrape:
+        self._sensor.timeout = min(self._timeout, deadline - self._clock())
         self._runner.start()
         known = list(self._servers)
         asked = self._start_sql(known, deadline)
         self._store_sensor_outcomes(known)
         self._start_sql([server for server in self._servers if server.channel not in asked], deadline)
         self._toggles.read()
-        series: list[Series] = []
+        series: list[ExportedSeries] = []
         states = []
         for server in self._servers:
             outcomes = self._outcomes(server)
@@ -161,14 +173,14 @@ class Gatherer:
             self._merger.dropped,
             self.pushes,
             self.trouble(),
-            [*self.history(), *self.notifications()],
+            [*self.history(), *self.watch(), *self.notifications(), *self.uploads(), *self.otlp()],
         )
         series += self._merger.merge(ServerOutcomes("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
 
     def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:
-        """Start the SQL queries of those servers that have a channel. Return the channels."""
-        timeout = self._servers.config.sql.timeout_seconds
+        """Start the SQL queries on all servers that have a channel, and return the channels."""
+        timeout = slowness.scaled(self._servers.config.sql.timeout_seconds)
         channels = [server.channel for server in servers if server.channel is not None]
         for channel in channels:
             channel.start(max(_MIN_TIMEOUT_S, min(timeout, deadline - self._clock())))
@@ -181,7 +193,7 @@ class Gatherer:
         if reply is None:
             self.state.failed(failure(outcome)[1])
             for server in servers:
-                server.outcomes = _failed_outcomes(server, outcome.seconds)
+                server.outcomes = _failed_outcomes(server, outcome.seconds, _NO_REPLY)
             return
         life = (reply.boot_id, reply.pid)
         self.state.answered(life, reply.version, reply.cpu_seconds, reply.rss_bytes, reply.trouble)
@@ -192,20 +204,29 @@ class Gatherer:
             if known is not None:
                 known.outcomes = entry.outcomes
                 known.collectors = tuple(one.collector for one in entry.outcomes)
+        for server in self._servers:
+            if server.up and not server.outcomes:
+                server.outcomes = _failed_outcomes(server, 0.0, _NOT_WATCHED)
 
     def _outcomes(self, server: ObservedServer) -> tuple[Outcome, ...]:
         """Return the outcomes of a server's collectors, and an outcome with metrics derived from them."""
         outcomes = [*server.outcomes]
         if server.channel is not None:
-            outcomes.append(self._sql(server, server.channel))
+            metrics, state = server.channel.outcomes()
+            outcomes += [self._sql(server, metrics), state]
         if server.target is not None:
             outcomes.append(self._toggles.outcome(server.target))
-        samples = [Sample("mysqld_up", int(server.up))] if server.up is not None else []
-        samples += self.incidents(server.name) if server.target is not None else []
+        elif server.expected and self.state.up:
+            outcomes.append(Outcome("process", False, 0.0, (), f"gone: {_NOT_SEEN}"))
+        # Without the sensor, the agent may fail to recognize a server whose port it has no permission to
+        # read.
+        is_known = server.target is not None or self.state.up
+        samples = [Sample("mysqld_up", int(server.up))] if is_known and server.up is not None else []
+        if server.target is not None:
+            samples += [*self.incidents(server.name), *self.findings(server.name)]
         return (*outcomes, Outcome("agent", True, 0.0, (*about(outcomes), *samples)))
 
-    def _sql(self, server: ObservedServer, channel: SqlChannel) -> Outcome:
-        outcome = channel.outcome()
+    def _sql(self, server: ObservedServer, outcome: Outcome) -> Outcome:
         sql_up = Sample("sql_up", int(bool(outcome.samples)))
         memory = [one for one in server.outcomes if one.collector == "memory"]
         checks = [sample for one in memory for sample in differences(one, outcome.samples, self._checked)]
@@ -221,17 +242,18 @@ class Gatherer:
         return Life(server.life, self.state.life)
 
 
-def _failed_outcomes(server: ObservedServer, seconds: float) -> tuple[Outcome, ...]:
+def _failed_outcomes(server: ObservedServer, seconds: float, reason: str) -> tuple[Outcome, ...]:
     """Return a failed outcome for each of the sensor's collectors, so that each failure is exported."""
     if server.target is None:
         return ()
     names = server.collectors or _DEFAULT_COLLECTORS
-    return tuple(Outcome(name, False, seconds, (), "gone: the sensor does not answer") for name in names)
+    return tuple(Outcome(name, False, seconds, (), reason) for name in names)
 
 
 def _state_of(server: ObservedServer, outcomes: Iterable[Outcome]) -> ServerState:
     target = server.target
-    what = f"{target.flavour} {target.version_text}, pid {target.pid}" if target else "on another host"
+    absent = _NOT_SEEN if server.expected else "on another host"
+    what = f"{target.flavour} {target.version_text}, pid {target.pid}" if target else absent
     collectors = tuple(
         (one.collector, None if one.success else ": ".join(failure(one)))
         for one in outcomes

@@ -10,7 +10,7 @@ from msgspec import Meta, field
 from innoscope.common import schema
 from innoscope.common.errors import BadFile
 from innoscope.common.logs import FORMATS, LEVELS
-from innoscope.daemon.push.settings import Notify, Push
+from innoscope.daemon.push.settings import Notify, Otlp, Push, Upload
 from innoscope.diagnose.watch.triggers import BadTrigger, parse
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class Web(schema.Entry, frozen=True):
     config_file: str | None = None
 
 
-class Sensor(schema.Entry, frozen=True):
+class SensorConnection(schema.Entry, frozen=True):
     """Settings for the connection to the sensor, the privileged process."""
 
     socket: str = "/run/innoscope/sensor.sock"
-    #: The timeout must be below one second: a whole scrape must complete within that time.
+    #: Below one second, because a whole scrape must complete within one second.
     timeout_seconds: Annotated[float, Meta(ge=0.01, le=0.8)] = 0.5
     start: bool = True
 
@@ -47,6 +47,11 @@ class Sql(schema.Entry, frozen=True):
     defaults_file: str | None = None
     user: str | None = None
     timeout_seconds: Annotated[float, Meta(ge=0.01, le=0.8)] = 0.5
+    state_seconds: Annotated[float, Meta(ge=1, le=300)] = 10
+    #: ``schema.table``. Only these characters are allowed, because statements contain the names as quoted
+    #: identifiers.
+    heartbeat_table: Annotated[str, Meta(pattern=r"\A[\w$-]+\.[\w$-]+\Z")] | None = None
+    heartbeat_utc: bool = False
 
 
 class Stacks(schema.Entry, frozen=True):
@@ -56,7 +61,7 @@ class Stacks(schema.Entry, frozen=True):
     poll_seconds: Annotated[float, Meta(ge=1, le=60)] = 10
 
 
-class History(schema.Entry, frozen=True):
+class HistorySettings(schema.Entry, frozen=True):
     """Settings for the active session history on disk."""
 
     enabled: bool = True
@@ -104,7 +109,7 @@ class Log(schema.Entry, frozen=True):
 
 
 class Server(schema.Entry, frozen=True):
-    """A configured server, identified by its socket or its port."""
+    """A configured server, identified by its socket, or by its port on this host or on ``host``."""
 
     name: str
     socket: str | None = None
@@ -126,12 +131,14 @@ class Config(schema.Entry, frozen=True):
     """The whole configuration. Sections missing from the file have default values."""
 
     web: Web = field(default_factory=Web)
-    sensor: Sensor = field(default_factory=Sensor)
+    sensor: SensorConnection = field(default_factory=SensorConnection)
     sql: Sql = field(default_factory=Sql)
     stacks: Stacks = field(default_factory=Stacks)
-    history: History = field(default_factory=History)
+    history: HistorySettings = field(default_factory=HistorySettings)
     push: Push = field(default_factory=Push)
+    otlp: Otlp = field(default_factory=Otlp)
     notify: Notify = field(default_factory=Notify)
+    upload: Upload = field(default_factory=Upload)
     own: Own = field(default_factory=Own)
     watch: Watch = field(default_factory=Watch)
     log: Log = field(default_factory=Log)
@@ -145,6 +152,8 @@ class Config(schema.Entry, frozen=True):
             raise ValueError(f"duplicate server name {duplicates[0]!r}")
         if self.notify.url is not None and not self.watch.triggers:
             raise ValueError("notify.url needs watch.triggers, because captured incidents are reported")
+        if self.upload.url is not None and not self.watch.triggers:
+            raise ValueError("upload.url needs watch.triggers, because captured incidents are uploaded")
 
 
 def load(path: Path) -> Config:

@@ -1,4 +1,4 @@
-"""Serve a server's findings, computed on request from the evidence of the last minute or of a past time."""
+"""Serve a server's findings, computed on request for the last minute or a past time range."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.daemon.agent.past_findings import past
-from innoscope.daemon.agent.stack_history import NOT_TRUSTED, moment
+from innoscope.daemon.agent.stack_history import moment
 from innoscope.daemon.http.answers import as_json, compressed
-from innoscope.daemon.http.server import Request, Response, plain
+from innoscope.daemon.http.roles import Role
+from innoscope.daemon.http.server import Request, Response, plain, plain_lines
 from innoscope.diagnose.text import record, text
 from innoscope.diagnose.verdict import judge
 
@@ -22,18 +23,18 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
 
 SCHEMA: Final = 1
-#: Length of the time range that a diagnosis covers, in seconds.
+#: Length of the time range to diagnose if the request specifies none, in seconds.
 _WINDOW_S: Final = 60.0
-#: Seconds for which the result of a diagnosis is cached.
+#: How long a diagnosis of the last minute is cached, in seconds.
 _CACHE_S: Final = 5.0
 #: A span is reported as partly observed if less than this share of it was observed.
 _MOSTLY: Final = 0.9
-_NO_SAMPLES: Final = "no samples of the selected time are in the agent's memory: these are the last minute's"
+_NO_SAMPLES: Final = "no samples from the selected time are in memory: these findings are for the last minute"
 _NO_DATA: Final = "no data yet, or the server is on another host, where its threads cannot be sampled"
 
 
 class Findings:
-    """Diagnoses servers on request: the last minute of each at most once per ``_CACHE_S`` seconds."""
+    """Diagnoses servers on request. Diagnoses of the last minute are cached for ``_CACHE_S`` seconds."""
 
     def __init__(self, gatherer: Gatherer, recorders: Recorders, store: ProfileStore) -> None:
         self._gatherer, self._recorders, self._store = gatherer, recorders, store
@@ -41,12 +42,12 @@ class Findings:
         self._cache: dict[str, tuple[float, Evidence, Verdict]] = {}
 
     def answer(self, request: Request) -> Response:
-        """Serve ``/api/findings?server=&from=&to=``: what ``innoscope diagnose`` prints, as JSON or text.
+        """Serve ``/api/findings?server=&from=&to=&format=``: what ``innoscope diagnose`` prints.
 
-        Without ``from`` and ``to``, the last minute is diagnosed.
+        ``format`` is json (the default) or text. Without ``from`` and ``to``, the last minute is diagnosed.
         """
-        if not request.trusted:
-            return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
+        if why := request.client.why_not(Role.FINDINGS):
+            return plain(why, HTTPStatus.FORBIDDEN)
         scrape = self._gatherer.latest
         names = [view.name for view in scrape.servers] if scrape else []
         name = request.query.get("server") or (names[0] if len(names) == 1 else "")
@@ -67,16 +68,16 @@ class Findings:
         evidence, verdict = diagnosis
         if output_format == "text":
             note = [f"note: {about['note']}"] if about.get("note") else []
-            return compressed(request, plain("\n".join([*note, *text(evidence, verdict)])))
+            return compressed(request, plain_lines([*note, *text(evidence, verdict)]))
         document: dict[str, Any] = {"schema": SCHEMA, "name": name, **record(evidence, verdict), **about}
         return compressed(request, as_json(document))
 
     def _diagnose_span(
         self, name: str, begin: float, end: float
     ) -> tuple[tuple[Evidence, Verdict] | None, dict[str, Any]]:
-        """Return the diagnosis of a past time or, if there are no samples of that time, of the last minute.
+        """Return the diagnosis for a past time range or, if it contains no samples, for the last minute.
 
-        The second value has the keys that say which of the two it is.
+        The second value states which of these times was diagnosed, with a note.
         """
         steps = [step for step in self._store.sessions.between(name, begin, end) if step.weight > 0]
         recorder = self._recorders.of(name)
@@ -109,7 +110,10 @@ class Findings:
 
 
 def _span(request: Request) -> tuple[float, float] | None:
-    """Return the requested time range; None if none is requested. Raise ValueError if it is malformed."""
+    """Return the requested time range; None if none is requested.
+
+    Raise ValueError if it is malformed or empty.
+    """
     if "from" not in request.query and "to" not in request.query:
         return None
     now = time.time()

@@ -1,4 +1,4 @@
-"""Store the last hour of selected metrics of each server, for the live page.
+"""Store selected metrics of each server for the live page, for an hour by default.
 
 Recording does not depend on scrapes by Prometheus.
 """
@@ -18,7 +18,7 @@ from innoscope.sampling.profile_history import CHUNK_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from innoscope.metrics.merge import Series
+    from innoscope.metrics.merge import ExportedSeries
     from innoscope.sampling.profile_history import Chunk
 
 #: Recorded gauges (without labels), named as in probes/catalog/metrics.yaml.
@@ -29,7 +29,7 @@ METRICS: Final = (
     "checkpoint_age_bytes",
     "checkpoint_age_max_bytes",
 )
-#: Significant digits of the values in responses. A chart cannot show more digits; /metrics has exact values.
+#: Significant digits of the values in responses. A chart cannot show more; /metrics exports exact values.
 _DIGITS: Final = 5
 
 
@@ -92,7 +92,7 @@ class _ServerHistory:
         return max(self.waits.newest, self.gauges.newest)
 
 
-class History:
+class ServerHistories:
     """The histories of all servers, by server name. Thread-safe."""
 
     def __init__(self, span_s: float, clock: Callable[[], float] = time.time) -> None:
@@ -112,8 +112,11 @@ class History:
             with self._lock:
                 self._of(server).waits.add(at, row)
 
-    def add_scrape(self, at: float, series: Iterable[Series]) -> None:
-        """Add the gauges of a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
+    def add_scrape(self, at: float, series: Iterable[ExportedSeries]) -> None:
+        """Add the gauges of a scrape made at Unix time ``at``. Adding the same scrape twice has no effect.
+
+        Forget servers whose last row is older than the span.
+        """
         rows: dict[str, dict[str, float]] = {}
         for one in series:
             if one.metric.name in METRICS and isinstance(one.value, int | float):

@@ -1,8 +1,7 @@
-"""Store the agent's incident files with an index of their contents, and serve both."""
+"""Store the agent's incident files with an index of their contents, and serve the list and the files."""
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from contextlib import suppress
@@ -11,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.common import sanitize
-from innoscope.daemon.agent.stack_history import NOT_TRUSTED
+from innoscope.common.errors import BadFile
+from innoscope.common.typed import decode_json
 from innoscope.daemon.http.answers import DATA_HEADERS, as_json, compressed
+from innoscope.daemon.http.roles import Role
 from innoscope.daemon.http.server import Request, Response, plain
-from innoscope.daemon.push.notifications import Incident
-from innoscope.diagnose.watch.folder import Bounds, IncidentFolder
+from innoscope.daemon.push.notifications import IncidentNotice
+from innoscope.diagnose.watch.folder import FolderLimits, IncidentFolder
 
 if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Watch
@@ -25,27 +26,34 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SCHEMA: Final = 1
-#: Name of the index, which lists the server, trigger and first finding of each incident file. If the index
-#: is lost, the list contains only the names, times and sizes of the incident files.
+#: Name of the index, which lists the server, trigger and first finding of each incident file, and whether it
+#: was reported and uploaded. If the index is lost, only the names, times and sizes of the files are known.
 _INDEX: Final = "incidents.json"
 _MAX_INDEX_BYTES: Final = 1 << 20
+#: The state of an incident that was uploaded.
+_SENT: Final = "sent"
 
 
 class Incidents:
-    """Manages the folder with the incident files of all servers. Thread-safe.
+    """Manages the directory with the incident files of all servers. Thread-safe.
 
-    If ``notify`` is true, new incidents are due to be reported.
+    If ``notify`` is true, each new incident is marked as due to be reported.
     """
 
     def __init__(self, watch: Watch, *, notify: bool = False) -> None:
         self._notify = notify
-        self._folder = IncidentFolder(Path(watch.directory), Bounds(watch.max_files, watch.max_bytes))
+        self._folder = IncidentFolder(Path(watch.directory), FolderLimits(watch.max_files, watch.max_bytes))
         self._lock = threading.Lock()
         self._about = _index(self._folder.folder / _INDEX)
 
     def prepare(self) -> None:
-        """Create the folder for incident files. Raise CannotWrite if that fails."""
+        """Create the directory for incident files, and check that it is writable. Raise CannotWrite if not.
+
+        The index is read again, because the directory may have been mounted since the last read.
+        """
         self._folder.prepare()
+        with self._lock:
+            self._about = _index(self._folder.folder / _INDEX) | self._about
 
     def put(self, server: str, stalled: Stalled) -> tuple[Path, Verdict]:
         """Write a capture to a file. Return the path and the verdict. Raise CannotWrite if that fails."""
@@ -68,14 +76,14 @@ class Incidents:
             self._write_index()
         return path, verdict
 
-    def due(self) -> list[Incident]:
+    def due(self) -> list[IncidentNotice]:
         """Return the incidents that are due to be reported, oldest first."""
         with self._lock:
             if not any(about.get("notification") == "due" for about in self._about.values()):
                 return []
         rows = [row for row in self.rows() if row.get("notification") == "due"]
         return [
-            Incident(
+            IncidentNotice(
                 row["file"], row["server"], row["at"], row["trigger"], row["finding"], row["title"],
                 row.get("blocker"),
             )
@@ -83,16 +91,35 @@ class Incidents:
         ]  # fmt: skip
 
     def set_notified(self, name: str, outcome: str) -> None:
-        """Record that an incident was reported (``sent``), or that the receiver refused it (``refused``)."""
+        """Record that an incident was reported (``sent``), or that the receiver rejected it (``refused``)."""
         with self._lock:
             if name in self._about:  # otherwise, the file has been deleted
                 self._about[name]["notification"] = outcome
                 self._write_index()
 
+    def not_uploaded(self) -> list[str]:
+        """Return the names of the files that are not marked as uploaded, oldest first."""
+        names = [file.name for file in reversed(self._folder.incidents())]
+        with self._lock:
+            return [name for name in names if self._about.get(name, {}).get("upload") != _SENT]
+
+    def set_uploaded(self, name: str) -> None:
+        """Record that a file was uploaded."""
+        with self._lock:
+            self._about.setdefault(name, {})["upload"] = _SENT
+            self._write_index()
+
+    def read(self, name: str) -> bytes | None:
+        """Return the contents of an incident file; None if it has been deleted. Raise OSError on failure."""
+        try:
+            return (self._folder.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
     def answer(self, request: Request) -> Response:
         """Serve ``/api/incidents``: the list, newest first (``?server=``), or one file (``?file=``)."""
-        if not request.trusted:
-            return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
+        if why := request.client.why_not(Role.STACKS if "file" in request.query else Role.FINDINGS):
+            return plain(why, HTTPStatus.FORBIDDEN)
         if "file" in request.query:
             return self._file(request.query["file"])
         wanted = request.query.get("server")
@@ -133,9 +160,7 @@ class Incidents:
 
 def _index(path: Path) -> dict[str, dict[str, Any]]:
     """Read the index of incident files. Return an empty one if it is missing, too large or malformed."""
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError, BadFile):
         if path.stat().st_size <= _MAX_INDEX_BYTES:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            if isinstance(document, dict):
-                return {name: about for name, about in document.items() if isinstance(about, dict)}
+            return decode_json(path.read_bytes(), dict[str, dict[str, Any]], path)
     return {}

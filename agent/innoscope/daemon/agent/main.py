@@ -1,4 +1,4 @@
-"""The agent: collect from the sensor and the servers, store an hour of stacks, and serve both over HTTP."""
+"""The agent: collect metrics and stacks from the sensor and the servers, and serve them over HTTP."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from innoscope import __version__
-from innoscope.common import malloc
+from innoscope import __version__, _native
+from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
-from innoscope.common.samples import Sample
 from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.daemon.agent import child, incident_watch, privileges
 from innoscope.daemon.agent.collect import Gatherer
 from innoscope.daemon.agent.cpu_budget import CpuBudget
+from innoscope.daemon.agent.finding_scores import FindingScores
 from innoscope.daemon.agent.findings import Findings
-from innoscope.daemon.agent.history import History
+from innoscope.daemon.agent.history import ServerHistories
 from innoscope.daemon.agent.incident_watch import IncidentWatch
 from innoscope.daemon.agent.incidents import Incidents
 from innoscope.daemon.agent.marks import Marks
 from innoscope.daemon.agent.notifier import HANGS_S as NOTIFIER_HANGS_S
 from innoscope.daemon.agent.notifier import Notifier
-from innoscope.daemon.agent.page import Page
+from innoscope.daemon.agent.otlp_source import NewFindings, OtlpSource, incident_record
+from innoscope.daemon.agent.page import LivePage
 from innoscope.daemon.agent.recorder import Recorders
 from innoscope.daemon.agent.routes import Routes
 from innoscope.daemon.agent.servers import Servers
@@ -36,16 +37,19 @@ from innoscope.daemon.agent.session_hour import SessionHour
 from innoscope.daemon.agent.session_recorder import SessionRecorder
 from innoscope.daemon.agent.sessions_api import SessionsApi
 from innoscope.daemon.agent.stack_history import ProfileStore
+from innoscope.daemon.agent.uploader import HANGS_S as UPLOADER_HANGS_S
+from innoscope.daemon.agent.uploader import Uploader
 from innoscope.daemon.http import auth
-from innoscope.daemon.http.server import Address, WebServer
+from innoscope.daemon.http.server import ListenAddress, WebServer
 from innoscope.daemon.http.web_config import Watched
 from innoscope.daemon.protocol.client import SensorClient, SensorDown
 from innoscope.daemon.push.errors import REASONS
+from innoscope.daemon.push.otlp import OtlpExporter
 from innoscope.daemon.push.pusher import Pusher
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import Pushes, cpu_seconds
 from innoscope.sampling.profile_history import CHUNK_S
-from innoscope.sampling.sessions.store import Bounds, HistoryStore
+from innoscope.sampling.sessions.store import HistoryLimits, HistoryStore
 from innoscope.target import credentials
 
 if TYPE_CHECKING:
@@ -58,22 +62,22 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Timeout of a request for profiles, in seconds. The first reply may contain a whole hour.
+#: Timeout for a request for profiles, in seconds. A reply may contain ten minutes of one server's profiles.
 _PROFILES_S: Final = 5.0
 _SCRAPE_S: Final = 0.8
-#: Timeout of a request for the snapshots of one minute, in seconds.
+#: Timeout for a request for the snapshots of one minute, in seconds.
 _SNAPSHOTS_S: Final = 2.0
 #: The live page's metrics are recorded once per step. A scrape younger than this share of a step is reused.
 _MAX_SCRAPE_AGE: Final = 0.9
 #: A thread without a heartbeat for this many seconds counts as hung.
 _HANGS_S: Final = 60.0
-#: The polling thread counts as hung after this many seconds plus the pause between two polls.
+#: The polling thread counts as hung after this many seconds plus the pause between polls.
 _POLL_HANGS_S: Final = 90.0
-#: Seconds allowed at shutdown for sending the remaining profiles.
+#: Seconds allowed at shutdown for the pusher to send what remains, and again for the OTLP exporter.
 _LAST_PUSH_S: Final = 3.0
 #: Seconds allowed at shutdown for writing the remaining samples to the history.
 _LAST_WRITE_S: Final = 3.0
-#: Seconds allowed at shutdown, after the last push, for all threads to exit.
+#: Seconds allowed at shutdown, after the last push and the last write, for all threads to exit.
 _END_S: Final = 0.5
 
 
@@ -92,7 +96,7 @@ class Agent:
         self._servers = servers = Servers(config)
         self._gatherer = Gatherer(sensor, servers, registry.default())
         self._step_s = max(config.stacks.poll_seconds, CHUNK_S)
-        self.history = History(config.stacks.keep_seconds)
+        self.history = ServerHistories(config.stacks.keep_seconds)
         self.marks = Marks(config.stacks.keep_seconds)
         self._recorded_at = 0.0
         rules = incident_watch.settings(config.watch)
@@ -101,6 +105,9 @@ class Agent:
         self._incident_watch = IncidentWatch(rules, self._gatherer, self._recorders, self.incidents)
         if rules.triggers:
             self._gatherer.incidents = self._incident_watch.samples
+            self._gatherer.watch = self._incident_watch.own_samples
+        self._finding_scores = FindingScores(self._recorders, self._step_s)
+        self._gatherer.findings = lambda server: self._finding_scores.samples(server, time.time())
         self._pusher = self._make_pusher(config)
         self.sessions = SessionHour(config.stacks.keep_seconds)
         self._store = ProfileStore(
@@ -117,7 +124,7 @@ class Agent:
             self.sessions,
             _history_store(config.history),
         )
-        page = Page(
+        page = LivePage(
             self._gatherer,
             self._store,
             self.history,
@@ -139,11 +146,17 @@ class Agent:
         self._supervisor = Supervisor()
         self._gatherer.trouble = self._trouble
         self.web = WebServer(
-            Address.parse(config.web.listen_address), {**routes.table(), **more}, self.watched
+            ListenAddress.parse(config.web.listen_address), {**routes.table(), **more}, self.watched
         )
         scheme = "https" if self.watched.config.tls else "http"
         address = f"{scheme}://{self.web.address}"
-        self._notifier = self._make_notifier(config.notify, scheme)
+        page_url = config.notify.page_url or f"{scheme}://{socket.gethostname()}:{self.web.address.port}"
+        self._page_url = page_url.rstrip("/")
+        self._notifier = self._make_notifier(config.notify)
+        self._exporter = self._make_exporter(config)
+        self._uploader = Uploader(config.upload, self.incidents) if config.upload.url is not None else None
+        if self._uploader is not None:
+            self._gatherer.uploads = self._uploader.samples
         _log.info("agent listens", extra={"address": address, "version": __version__})
         if not self.web.local and not self.watched.config.authenticates:
             _log.warning("metrics are readable without authentication; stacks are not served")
@@ -154,19 +167,32 @@ class Agent:
         self._gatherer.pushes = Pushes(failures=dict.fromkeys(REASONS, 0))
         return Pusher(config.push, self._gatherer.pushes)
 
-    def _make_notifier(self, notify: Notify, scheme: str) -> Notifier | None:
+    def _make_notifier(self, notify: Notify) -> Notifier | None:
         if notify.url is None:
             return None
-        page_url = notify.page_url or f"{scheme}://{socket.gethostname()}:{self.web.address.port}"
-        notifier = Notifier(notify, self.incidents, page_url.rstrip("/"))
+        notifier = Notifier(notify, self.incidents, self._page_url)
         self._gatherer.notifications = notifier.samples
         return notifier
 
+    def _make_exporter(self, config: Config) -> OtlpExporter | None:
+        if config.otlp.url is None:
+            return None
+        source = OtlpSource(config.otlp, self._gatherer, self._servers)
+        exporter = OtlpExporter(config.otlp, source.values, source.resources)
+        new = NewFindings(self._page_url)
+        self._finding_scores.on_verdicts = lambda verdicts: exporter.log(new.records(verdicts))
+        record = partial(incident_record, self._page_url)
+        self._incident_watch.on_file = lambda *capture: exporter.log([record(*capture)])
+        self._gatherer.otlp = exporter.samples
+        return exporter
+
     def _add_chunks(self, server: str, target: Target, chunks: list[Chunk]) -> None:
-        """Pass new chunks of a server to the history and the pusher."""
+        """Pass new chunks of a server to the history, the pusher and the exporter."""
         self.history.add_profiles(server, chunks)
         if self._pusher is not None:
             self._pusher.take(server, target, chunks)
+        if self._exporter is not None:
+            self._exporter.take(server, target, chunks)
 
     def run(self) -> None:
         """Run the agent until ``ended`` is set. Raise GaveUp if a thread keeps failing."""
@@ -179,11 +205,16 @@ class Agent:
         self._start_history()
         if self._pusher is not None:
             start("push", self._pusher.run, self._pusher.hangs_s)
+        if self._exporter is not None:
+            start("otlp", self._exporter.run, self._exporter.hangs_s)
         self._supervisor.watch(self.ended)
         self.web.stop()
         if self._pusher is not None:
             self._pusher.end()
             self._supervisor.join("push", _LAST_PUSH_S)
+        if self._exporter is not None:
+            self._exporter.end()
+            self._supervisor.join("otlp", _LAST_PUSH_S)
         self._supervisor.join("history", _LAST_WRITE_S)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
@@ -193,36 +224,30 @@ class Agent:
         return Trouble(restarts=self._supervisor.restarts, stuck=stuck)
 
     def _start_incident_watch(self) -> None:
-        try:
-            self.incidents.prepare()
-        except InnoscopeError as error:  # the agent can run without capturing incidents
-            _log.error("cannot capture incidents", extra={"error": error.what, "remedy": error.remedy})
-            return
         self._supervisor.start("watch", partial(self._incident_watch.run, self.ended), _HANGS_S)
         if self._notifier is not None:
             hangs_s = NOTIFIER_HANGS_S + self._config.notify.timeout_seconds
             self._supervisor.start("notify", partial(self._notifier.run, self.ended), hangs_s)
+        if self._uploader is not None:
+            hangs_s = UPLOADER_HANGS_S + self._config.upload.timeout_seconds
+            self._supervisor.start("upload", partial(self._uploader.run, self.ended), hangs_s)
 
     def _start_history(self) -> None:
-        try:
-            self._session_recorder.prepare()
-            self._gatherer.history = self._session_recorder.samples
-        except InnoscopeError as error:  # samples are then only kept in memory
-            _log.error("no history", extra={"error": error.what, "remedy": error.remedy})
-            self._gatherer.history = lambda: [Sample("history_up", 0)]
+        self._gatherer.history = self._session_recorder.samples
         hangs_s = self._config.stacks.poll_seconds + _POLL_HANGS_S
         self._supervisor.start("history", partial(self._session_recorder.run, self.ended), hangs_s)
 
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
         self._maintain()
-        self._gatherer.gather(_SCRAPE_S)
+        self._gatherer.gather(slowness.scaled(_SCRAPE_S))
         self._supervisor.ready()
         while True:
             beat()
             self._fetch_profiles()
             self._record_numbers()
-            # Check only after the first fetch, which may return an hour of stacks and is not a steady cost.
+            # Start the budget's window after the first fetch, which may return ten minutes of stacks and is
+            # not a steady cost.
             self._budget.check(time.monotonic(), cpu_seconds())
             if self.ended.wait(self._config.stacks.poll_seconds):
                 return
@@ -243,12 +268,13 @@ class Agent:
             return
         self._recorded_at = now
         try:
-            scrape = self._gatherer.recent(_SCRAPE_S, self._step_s * _MAX_SCRAPE_AGE)
+            scrape = self._gatherer.recent(slowness.scaled(_SCRAPE_S), self._step_s * _MAX_SCRAPE_AGE)
             if scrape is not None:
                 at = time.time() - (time.monotonic() - scrape.at)
                 self.history.add_scrape(at, scrape.series)
                 self._recorders.add_scrape(at, scrape)
                 self.marks.add_scrape(at, scrape)
+                self._finding_scores.refresh(time.time())
         except Exception:
             _log.exception("cannot record metrics")
 
@@ -259,16 +285,16 @@ class Agent:
             _log.exception("cannot search for servers")
 
 
-def _history_store(history: configuration.History) -> HistoryStore | None:
-    """Return the writer of the history on disk; None if it is disabled."""
+def _history_store(history: configuration.HistorySettings) -> HistoryStore | None:
+    """Return the writer of the history on disk; None if the history is disabled."""
     if not history.enabled:
         return None
-    return HistoryStore(Path(history.directory), Bounds(history.keep_seconds, history.max_bytes))
+    return HistoryStore(Path(history.directory), HistoryLimits(history.keep_seconds, history.max_bytes))
 
 
 def run(config: Config) -> None:
     """Run ``innoscope agent`` until SIGTERM or SIGINT arrives. Raise InnoscopeError if it cannot start."""
-    malloc.limit_retained()
+    _native.limit_retained_memory()
     agent = Agent(config)
     own = None
     try:
@@ -285,15 +311,19 @@ def run(config: Config) -> None:
 
 
 def _as_root(config: Config) -> child.OwnSensor | None:
-    """Start a sensor if none is running, then drop all privileges.
+    """Start a sensor if none is running, then drop all privileges. Raise NoRights if they cannot be dropped.
 
-    The agent switches to an unprivileged user if no sensor was running, and if there are option files that
-    the user can read. The socket of a sensor that the agent starts then belongs to the user's group.
-    Otherwise, the agent remains root, but without capabilities.
+    No sensor is started if the configuration forbids it, or if systemd started the agent.
+
+    The agent switches to an unprivileged user if no sensor was running, an option file configures a database
+    account, and the user can read all such files and all files with secrets. If the agent then starts a
+    sensor, the sensor's socket belongs to the user's group. Otherwise, the agent remains root, but without
+    capabilities.
     """
     other = privileges.unprivileged()
     files = _option_files(config)
-    secrets = [*config.push.files, *config.notify.files]
+    receivers = (config.push, config.otlp, config.notify, config.upload)
+    secrets = [file for receiver in receivers for file in receiver.files]
     already_running = child.answers(config.sensor.socket)
     account = (
         other if files and not already_running and privileges.readable_by(other, [*files, *secrets]) else None
@@ -316,11 +346,11 @@ def _as_root(config: Config) -> child.OwnSensor | None:
     return own
 
 
-def create_folder(folder: Path, account: privileges.Account | None) -> None:
-    """Create a folder for files, owned by the account. An existing folder is not changed."""
+def create_folder(folder: Path, account: privileges.SystemAccount | None) -> None:
+    """Create a directory and its parent, owned by the account. Do not change existing ones. Ignore errors."""
     with suppress(OSError):
         folder.parent.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for path in (folder.parent, folder):  # the parent may be the folder of the incident files
+        for path in (folder.parent, folder):  # the parent may be the directory of the incident files
             if not path.exists():
                 path.mkdir(mode=0o700)
                 if account is not None:

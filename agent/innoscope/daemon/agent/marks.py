@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Scrape
 
-#: Maximum number of marks of a server. Beyond it, the oldest are dropped.
+#: Maximum number of marks per server; the oldest are dropped first.
 MOST: Final = 50
 _Kind = Literal["started", "exited", "toggle_set", "toggle_undone"]
-#: Start times that differ by less than this many seconds belong to one process: clocks are adjusted.
+#: Start times that differ by less than this many seconds belong to the same process, because adjustments of
+#: the clock change the computed start time.
 _SAME_S: Final = 2.0
 #: A toggle in force: its name, its value, and the time at which it was set.
 _Toggle = tuple[str, str, float | None]

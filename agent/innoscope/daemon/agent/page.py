@@ -1,16 +1,17 @@
-"""Serve the live page and its data: the current state, an hour of metrics, and the stacks of a time range."""
+"""Serve the live page and its data: the current state, recent metrics, and the stacks of a time range."""
 
 from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import __version__
+from innoscope.common import sanitize, slowness
 from innoscope.daemon.agent import state
-from innoscope.daemon.agent.stack_history import NOT_TRUSTED
 from innoscope.daemon.http import landing, page_files
 from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed, unless_cached
+from innoscope.daemon.http.roles import Role
 from innoscope.daemon.http.server import HTML, Request, Response, plain
 from innoscope.sampling.classify import default_classifier
 
@@ -18,31 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.daemon.agent.collect import Gatherer, Scrape
-    from innoscope.daemon.agent.history import History
+    from innoscope.daemon.agent.history import ServerHistories
     from innoscope.daemon.agent.marks import Marks
     from innoscope.daemon.agent.stack_history import ProfileStore
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1
-#: Timeout, in seconds, of the scrape that a request starts if there has been none yet.
+#: Timeout for the scrape that a request starts if there has been none yet, in seconds.
 _SCRAPE_S: Final = 0.8
 _LINKS: Final = (
-    ("/api/stacks", "stacks of the last hour; ?server=&from=-15m&to=now&format=html"),
+    ("/api/stacks", "stacks from the last hour; ?server=&from=-15m&to=now&format=html"),
     (
         "/api/findings",
-        "findings of a server's last minute, or of a past time; ?server=&from=&to=&format=text",
+        "a server's findings for the last minute, or for a past time; ?server=&from=&to=&format=text",
     ),
-    ("/api/sessions", "statements of the last hour; ?server=&from=-15m&to=now"),
+    ("/api/sessions", "statements from the last hour; ?server=&from=-15m&to=now"),
     ("/api/incidents", "incident files of captured stalls; ?server=, ?file="),
     ("/api/probes", "the probes of each server"),
     ("/api/status", "state of the sensor, the servers and their collectors"),
-    ("/api/history", "threads by wait class, dirty pages, checkpoint age of the last hour; ?server=&since="),
+    ("/api/history", "threads by wait class, dirty pages, checkpoint age in the last hour; ?server=&since="),
     ("/-/healthy", "liveness check"),
     ("/-/ready", "readiness check: the first scrape is complete"),
 )
 
 
-class Page:
+class LivePage:
     """Handlers for the live page and its data. They use the latest scrape, which the agent refreshes.
 
     ``step_s`` is the number of seconds between refreshes; the history covers ``keep_s`` seconds.
@@ -52,7 +53,7 @@ class Page:
         self,
         gatherer: Gatherer,
         store: ProfileStore,
-        history: History,
+        history: ServerHistories,
         *,
         telemetry_path: str,
         step_s: float,
@@ -82,7 +83,7 @@ class Page:
         ]
         links = ((self._telemetry_path, "the metrics"), *_LINKS)
         text = landing.page(__version__, None if sensor.up else sensor.words, servers, links)
-        return compressed(request, Response(text.encode("utf-8", "replace"), HTML, headers=PAGE_HEADERS))
+        return compressed(request, Response(sanitize.block(text).encode(), HTML, headers=PAGE_HEADERS))
 
     def status(self, request: Request) -> Response:
         """Serve ``/api/status``: the state of the sensor, all servers and their collectors."""
@@ -98,7 +99,8 @@ class Page:
             "keep_seconds": self._keep_s,
             "telemetry_path": self._telemetry_path,
             "sensor": {"up": sensor.up, "words": sensor.words, "restarts": sensor.restarts},
-            "stacks": {"served": request.trusted, "why": None if request.trusted else NOT_TRUSTED},
+            "stacks": _served(request, Role.STACKS),
+            "findings": _served(request, Role.FINDINGS),
             "own": state.own(scrape),
             "servers": [
                 {**server, "marks": self._marks.of(server["name"])} for server in state.servers(scrape)
@@ -124,4 +126,9 @@ class Page:
         return compressed(request, unless_cached(request, answer))
 
     def _latest_scrape(self) -> Scrape | None:
-        return self._gatherer.latest or self._gatherer.gather(_SCRAPE_S)
+        return self._gatherer.latest or self._gatherer.gather(slowness.scaled(_SCRAPE_S))
+
+
+def _served(request: Request, role: Role) -> dict[str, Any]:
+    why = request.client.why_not(role)
+    return {"served": why is None, "why": why}

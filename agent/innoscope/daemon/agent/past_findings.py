@@ -1,4 +1,4 @@
-"""Diagnose a past time from the samples of busy threads, which the agent keeps for an hour.
+"""Diagnose a past time range from the samples of busy threads, which the agent keeps for an hour by default.
 
 Metrics, SQL results and snapshots of single threads are kept for a shorter time. Rules that need them are
 reported as not checked.
@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.diagnose.evidence import Evidence, Missing, described
+from innoscope.diagnose.evidence import Evidence, MissingSource, described
 from innoscope.diagnose.rules import default_rules
 from innoscope.diagnose.verdict import CannotTell, judge
 from innoscope.metrics import registry
@@ -20,27 +20,27 @@ from innoscope.sampling.snapshot_history import MAX_STACKS, ObservedStack, Snaps
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.daemon.agent.session_hour import Step
-    from innoscope.diagnose.rules import Rule
+    from innoscope.daemon.agent.session_hour import SessionStep
+    from innoscope.diagnose.rules import FindingRule
     from innoscope.diagnose.verdict import Verdict
     from innoscope.target.model import Target
 
 #: Kinds of signals that the samples provide (diagnose/signals.py). ``unexplained`` is not among them: a rule
 #: that is not checked might explain the threads.
 _COUNTED: Final = frozenset({"threads", "background", "applier", "active", "share", "growth"})
-_NOT_KEPT: Final = Missing("past", "known only for the last minute")
-_NO_OWNERS: Final = Missing("past", "lock owners are known only for the last minute")
+_NOT_KEPT: Final = MissingSource("past", "known only for the last minute")
+_NO_OWNERS: Final = MissingSource("past", "lock owners are known only for the last minute")
 _MORE: Final = "metrics, SQL results and individual threads"
-#: Maximum number of steps divided into their snapshots. Longer spans have one mean snapshot per step.
+#: Maximum number of steps to divide into their snapshots. Longer ranges use one mean snapshot per step.
 _MAX_DIVIDED: Final = 30
 
 
 def past(
-    target: Target, steps: Sequence[Step], functions: Mapping[int, tuple[str, ...]]
+    target: Target, steps: Sequence[SessionStep], functions: Mapping[int, tuple[str, ...]]
 ) -> tuple[Evidence, Verdict]:
-    """Return the evidence of the steps, which must contain a snapshot, and the verdict on it.
+    """Return the evidence from the steps, which must contain a snapshot, and the verdict.
 
-    ``functions`` has the functions of each stack, by ``stack_id``.
+    ``functions`` contains the functions of each stack, by ``stack_id``.
     """
     sources = {source for metric in registry.default() for source in metric.sources}
     evidence = Evidence(
@@ -65,7 +65,7 @@ def past(
     )
 
 
-def _is_usable(rule: Rule) -> bool:
+def _is_usable(rule: FindingRule) -> bool:
     """Return whether thread counts alone can satisfy all conditions of the rule."""
     return all(
         any(one.signal.partition(".")[0] in _COUNTED for one in condition.alternatives)
@@ -73,8 +73,8 @@ def _is_usable(rule: Rule) -> bool:
     )
 
 
-def _summaries(steps: Sequence[Step]) -> Iterator[SnapshotSummary]:
-    """Yield snapshots that have the same mean number of threads as the samples of each step."""
+def _summaries(steps: Sequence[SessionStep]) -> Iterator[SnapshotSummary]:
+    """Yield snapshots with the same mean thread counts as the samples of each step."""
     for step in steps:
         if not step.weight:
             continue
@@ -88,7 +88,9 @@ def _summaries(steps: Sequence[Step]) -> Iterator[SnapshotSummary]:
             yield SnapshotSummary(step.at + number * CHUNK_S / count, counts)
 
 
-def _stacks(steps: Sequence[Step], functions: Mapping[int, tuple[str, ...]]) -> tuple[ObservedStack, ...]:
+def _stacks(
+    steps: Sequence[SessionStep], functions: Mapping[int, tuple[str, ...]]
+) -> tuple[ObservedStack, ...]:
     weight = sum(step.weight for step in steps) or 1.0
     snapshots = sum(step.snapshots for step in steps)
     seconds: defaultdict[tuple[str, str, tuple[str, ...]], float] = defaultdict(float)

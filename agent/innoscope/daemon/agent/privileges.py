@@ -27,7 +27,7 @@ _MAX_CAPABILITIES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SystemAccount:
     """The operating-system account that the agent switches to."""
 
     name: str
@@ -36,12 +36,12 @@ class Account:
     group: str
 
 
-def unprivileged() -> Account:
+def unprivileged() -> SystemAccount:
     """Return the account to switch to from root. Raise NoRights if there is none."""
     for name in _USERS:
         try:
             entry = pwd.getpwnam(name)
-            return Account(name, entry.pw_uid, entry.pw_gid, grp.getgrgid(entry.pw_gid).gr_name)
+            return SystemAccount(name, entry.pw_uid, entry.pw_gid, grp.getgrgid(entry.pw_gid).gr_name)
         except KeyError:
             continue
     raise NoRights(
@@ -50,10 +50,10 @@ def unprivileged() -> Account:
     )
 
 
-def readable_by(account: Account, files: Sequence[Path]) -> bool:
+def readable_by(account: SystemAccount, files: Sequence[Path]) -> bool:
     """Return whether the account can read all files.
 
-    The process switches to the account to open them, and back. Call this before any thread is started.
+    The process temporarily switches to the account to open them. Call this before any thread is started.
     """
     groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
     try:
@@ -71,8 +71,10 @@ def readable_by(account: Account, files: Sequence[Path]) -> bool:
     return True
 
 
-def drop(account: Account | None) -> None:
-    """Drop all capabilities, including those of programs started later. Switch to ``account`` if given.
+def drop(account: SystemAccount | None) -> None:
+    """Drop all capabilities, and prevent programs started later from gaining any.
+
+    Switch to ``account`` if given.
 
     Call this before any thread is started, because capabilities are per thread. Raise NoRights on failure.
     """
@@ -93,7 +95,7 @@ def drop(account: Account | None) -> None:
         ) from error
 
 
-def _switch_to(account: Account) -> None:
+def _switch_to(account: SystemAccount) -> None:
     os.setgroups([])
     os.setresgid(account.gid, account.gid, account.gid)
     os.setresuid(account.uid, account.uid, account.uid)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.config import Config
     from innoscope.daemon.protocol.client import ServerProfiles
 
-#: Timeout for the sensor's reply in seconds. The reply may contain an hour of profiles.
+#: Timeout for the sensor's reply in seconds. It may contain ten minutes of one server's profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
-#: Label that distinguishes these profiles from those of a running agent, which contain the same snapshots.
+#: Label that distinguishes these profiles from a running agent's, which contain the same snapshots.
 _LABEL: Final = {"try": "by_hand"}
 
 

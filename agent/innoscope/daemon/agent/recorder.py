@@ -8,10 +8,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from innoscope.common import slowness
 from innoscope.daemon.protocol.client import SensorDown
 from innoscope.diagnose import process_list
-from innoscope.diagnose.evidence import Evidence, MetricReadings, Missing, described
-from innoscope.diagnose.host import Host
+from innoscope.diagnose.evidence import Evidence, MetricReadings, MissingSource, described
+from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.incident.server_facts import ServerFacts, fetch, not_fetched
 from innoscope.diagnose.sql_queries import SqlAnswers, query_all
 from innoscope.sampling.snapshot_history import CLIENT
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
     from innoscope.target.model import Target
 
-#: Maximum age, in seconds, of the snapshot that gives the number of waiting threads.
+#: Maximum age, in seconds, of the snapshot in which waiting threads are counted.
 _RECENT_S: Final = 10.0
 _SQL_TIMEOUT_S: Final = 1.0
-#: Seconds between two baselines of the host's counters. Rates are computed over one to two intervals.
+#: Pause after a failed request, in seconds, before the sensor is queried again.
+_SENSOR_PAUSE_S: Final = 1.0
+#: Seconds between baselines of the host's counters. Rates are computed over one to two intervals.
 _HOST_S: Final = 30.0
 
 
@@ -41,8 +44,32 @@ class SnapshotsApi(Protocol):
         """Return the snapshots between two Unix times, and their stacks on request."""
 
 
-class Recorder:
-    """Records the metrics of one server process, and fetches its snapshots from the sensor. Thread-safe.
+class _PausingApi:
+    """Requests snapshots. For ``_SENSOR_PAUSE_S`` after a failure, raises the same error without a request.
+
+    Otherwise, a hung sensor would delay a loop over all servers by one timeout per server.
+    """
+
+    def __init__(self, sensor: SnapshotsApi) -> None:
+        self._sensor = sensor
+        self._failure: tuple[float, SensorDown] | None = None
+
+    def snapshots(
+        self, server: str, begin: float, end: float, *, stacks: bool
+    ) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
+        """Return what the sensor returns. Raise SensorDown if it fails or has just failed."""
+        failure = self._failure
+        if failure is not None and time.monotonic() - failure[0] < _SENSOR_PAUSE_S:
+            raise SensorDown(failure[1].what, remedy=failure[1].remedy)
+        try:
+            return self._sensor.snapshots(server, begin, end, stacks=stacks)
+        except SensorDown as error:
+            self._failure = time.monotonic(), error
+            raise
+
+
+class ServerRecorder:
+    """Records the metrics of a server process, and fetches its snapshots from the sensor. Thread-safe.
 
     ``sensor_name`` is the sensor's name for the server; None if the sensor has not reported the server.
     """
@@ -60,9 +87,9 @@ class Recorder:
         self._span_s = span_s
         self._lock = threading.Lock()
         self._readings: deque[MetricReadings] = deque()
-        self._missing: dict[str, Missing] = {}
+        self._missing: dict[str, MissingSource] = {}
         self._fetched = ServerFacts()
-        self._hosts = [(time.monotonic(), Host(target.pid))]
+        self._hosts = [(time.monotonic(), HostCounters(target.pid))]
 
     def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
         """Return whether this recorder is for the server's current process and sensor name."""
@@ -73,20 +100,22 @@ class Recorder:
         )
         return same_process and self._server is server and self._sensor_name == sensor_name
 
-    def add_scrape(self, at: float, values: Mapping[str, Value], missing: Mapping[str, Missing]) -> None:
+    def add_scrape(
+        self, at: float, values: Mapping[str, Value], missing: Mapping[str, MissingSource]
+    ) -> None:
         """Add a scrape made at Unix time ``at``. Adding the same scrape twice has no effect."""
         with self._lock:
             last = self._readings[-1] if self._readings else MetricReadings(0.0, {})
             if at <= last.at:
                 return
-            known = last.values  # most values do not change: share the number instead of storing a copy
+            known = last.values  # most values do not change: share the object instead of storing a copy
             shared = {key: known[key] if known.get(key) == value else value for key, value in values.items()}
             self._readings.append(MetricReadings(at, shared))
             self._missing = dict(missing)
             while self._readings[0].at < at - self._span_s:
                 self._readings.popleft()
             if time.monotonic() - self._hosts[-1][0] > _HOST_S:
-                self._hosts = [self._hosts[-1], (time.monotonic(), Host(self.target.pid))]
+                self._hosts = [self._hosts[-1], (time.monotonic(), HostCounters(self.target.pid))]
 
     def without_sql(self, begin: float, end: float) -> Evidence:
         """Return the metrics and snapshots between two Unix times, without stacks."""
@@ -97,7 +126,7 @@ class Recorder:
         return self._evidence(begin, end, asked, stacks=True)
 
     def begin(self) -> None:
-        """Start a capture, without lock owners from the server's memory, which the agent cannot read."""
+        """Start a capture. Until ``query_locks`` is called, it has no facts about the server."""
         self._fetched = not_fetched(
             "unsupported", "SQL is disabled, or the server exited before it was queried"
         )
@@ -114,11 +143,16 @@ class Recorder:
         return self.query_blockers()
 
     def query_blockers(self) -> SqlAnswers:
-        """Return the lock owners, queried over SQL with a timeout of 1 s per statement."""
+        """Return the lock owners, queried over SQL with a timeout of 1 s per statement.
+
+        Without SQL, return no answers.
+        """
         channel = self._server.channel
         if channel is None:
             return SqlAnswers()
-        return query_all(self.target, partial(channel.connect, _SQL_TIMEOUT_S), self._waiting())
+        return query_all(
+            self.target, partial(channel.connect, slowness.scaled(_SQL_TIMEOUT_S)), self._waiting()
+        )
 
     def _waiting(self) -> int:
         """Return the number of client threads waiting for row locks; 0 if there is no recent snapshot."""
@@ -130,17 +164,17 @@ class Recorder:
         asked = asked or SqlAnswers()
         snapshots: tuple[SnapshotSummary, ...] = ()
         seen: tuple[ObservedStack, ...] = ()
-        unavailable: dict[str, Missing] = {}
+        unavailable: dict[str, MissingSource] = {}
         try:
             if self._sensor_name is not None:
                 snapshots, seen = self._sensor.snapshots(self._sensor_name, begin, end, stacks=stacks)
         except SensorDown as error:
-            unavailable["looks"] = Missing("gone", error.what, error.remedy)
+            unavailable["looks"] = MissingSource("gone", error.what, error.remedy)
         with self._lock:
             readings = tuple(one for one in self._readings if begin <= one.at <= end)
             missing, host = dict(self._missing), self._hosts[0][1]
         if self._server.channel is None:
-            unavailable["sql"] = Missing("unsupported", "disabled by sql.enabled = false of the agent")
+            unavailable["sql"] = MissingSource("unsupported", "disabled by sql.enabled = false of the agent")
         if not snapshots and "waits" in missing:
             unavailable.setdefault("looks", missing["waits"])
         if "looks" in unavailable and asked.statements:
@@ -160,12 +194,15 @@ class Recorder:
 
 
 class Recorders:
-    """The recorders of this host's servers, by server name. Scrapes are stored for ``span_s`` seconds."""
+    """The recorders for the servers on this host, by server name.
+
+    Scrapes are stored for ``span_s`` seconds.
+    """
 
     def __init__(self, servers: Servers, sensor: SnapshotsApi, span_s: float) -> None:
-        self._servers, self._sensor, self._span_s = servers, sensor, span_s
+        self._servers, self._sensor, self._span_s = servers, _PausingApi(sensor), span_s
         self._lock = threading.Lock()
-        self._known: dict[str, Recorder] = {}
+        self._known: dict[str, ServerRecorder] = {}
 
     def add_scrape(self, at: float, scrape: Scrape) -> None:
         """Add a scrape of all servers, made at Unix time ``at``."""
@@ -183,30 +220,30 @@ class Recorders:
             if name in values:
                 recorder.add_scrape(at, values[name], missing.get(name, {}))
 
-    def of(self, name: str) -> Recorder | None:
-        """Return the recorder of a server; None if it is on another host or has not been scraped yet."""
+    def of(self, name: str) -> ServerRecorder | None:
+        """Return a server's recorder; None if the server is on another host or has not been scraped yet."""
         with self._lock:
             return self._known.get(name)
 
-    def all(self) -> dict[str, Recorder]:
+    def all(self) -> dict[str, ServerRecorder]:
         """Return all recorders by server name."""
         with self._lock:
             return dict(self._known)
 
-    def _of(self, server: ObservedServer) -> Recorder:
+    def _of(self, server: ObservedServer) -> ServerRecorder:
         """Return the server's recorder. Create one if the process or the sensor's name for it has changed."""
         target: Any = server.target
         sensor_name = self._servers.sensor_name_of(server.name)
         known = self._known.get(server.name)
         if known is not None and known.belongs_to(server, sensor_name):
             return known
-        return Recorder(server, target, self._sensor, sensor_name, self._span_s)
+        return ServerRecorder(server, target, self._sensor, sensor_name, self._span_s)
 
 
-def _missing(collectors: tuple[tuple[str, str | None], ...]) -> dict[str, Missing]:
+def _missing(collectors: tuple[tuple[str, str | None], ...]) -> dict[str, MissingSource]:
     found = {}
     for name, why in collectors:
         if why is not None:
             reason, _, words = why.partition(": ")
-            found[name] = Missing(reason, words or reason)
+            found[name] = MissingSource(reason, words or reason)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from innoscope.common import slowness
 from innoscope.daemon.http import runbooks
 from innoscope.daemon.http.answers import as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from innoscope.daemon.agent.collect import Gatherer
-    from innoscope.daemon.agent.page import Page
+    from innoscope.daemon.agent.page import LivePage
     from innoscope.daemon.agent.stack_history import ProfileStore
 
-#: Maximum duration of a scrape in seconds.
+#: Maximum duration of a scrape in seconds; more on a slow host.
 _BUDGET_S: Final = 0.8
 #: Seconds of Prometheus' timeout reserved for the transfer.
 _TRANSFER_S: Final = 0.15
@@ -39,7 +40,7 @@ class Routes:
         self,
         gatherer: Gatherer,
         store: ProfileStore,
-        page: Page,
+        page: LivePage,
         sensor: ProbesApi,
         own_name_of: Callable[[str], str | None],
         telemetry_path: str,
@@ -90,4 +91,4 @@ def budget(header: str | None) -> float:
         timeout = float(header or "inf")
     except ValueError:
         timeout = float("inf")
-    return max(0.05, min(_BUDGET_S, timeout - _TRANSFER_S))
+    return max(0.05, min(slowness.scaled(_BUDGET_S), timeout - _TRANSFER_S))

@@ -7,15 +7,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from innoscope.common import slowness
 from innoscope.common.samples import Outcome
 from innoscope.common.workers import Workers
+from innoscope.daemon.protocol.configured_servers import ConfiguredServers, ServerAddress
 from innoscope.daemon.protocol.server_names import ServerNames
-from innoscope.metrics.collectors import sql_catalog
-from innoscope.metrics.collectors.runner import Runner, slow_kind
+from innoscope.metrics.collectors import sql_catalog, state_catalog
+from innoscope.metrics.collectors.runner import Runner
 from innoscope.metrics.collectors.sql import SqlCollector
+from innoscope.metrics.collectors.state import Heartbeat, StateCollector
 from innoscope.target import choice, sql
 from innoscope.target.discover import still_same
 from innoscope.target.proc import ProcFs
+from innoscope.target.unanswered import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator
@@ -25,59 +29,82 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
 
-#: Seconds for which a server that exited is still reported, with mysqld_up 0.
+#: How long an exited server is still reported, in seconds, with mysqld_up 0.
 _REMEMBER_S: Final = 3600.0
 #: Maximum number of exited servers to report, higher than the sensor's limit.
 _MAX_ENDED: Final = 64
-#: Number of threads for SQL queries. A server that does not respond occupies one of them for
-#: ``sql.timeout_seconds``.
-_SQL_THREADS: Final = 32
+#: Number of threads for each kind of SQL query; all slow servers together get at most half of them. A server
+#: that does not respond occupies one of them for ``sql.timeout_seconds``.
+_SQL_THREADS: Final = 64
 _LOCAL_HOSTS: Final = ("127.0.0.1", "::1", "localhost")
+#: Maximum number of a server's connections for captures on which a timed-out request may still be running. A
+#: capture opens two connections, one after the other.
+_MAX_UNANSWERED_CAPTURES: Final = 2
 
 
 class SqlChannel:
-    """SQL access to one server: its collector, and the runner of that collector.
+    """SQL access to one server: its two collectors, each with its own connection, and their runner.
 
-    ``connect`` opens another connection; its argument is a timeout in seconds.
+    ``connect`` opens another connection; its argument is a timeout in seconds. ``unanswered`` contains the
+    connections on which a timed-out request may still be running.
     """
 
     def __init__(
         self,
         collector: SqlCollector,
+        state: StateCollector,
         connect: Callable[[float], Connection],
         workers: Workers,
         name: str,
+        unanswered: Iterable[Unanswered] = (),
     ) -> None:
         self.connect = connect
-        self._collector = collector
-        self._runner = Runner([collector], workers, name)
+        self._unanswered = tuple(unanswered)
+        self._collector, self._state = collector, state
+        self._runner = Runner([collector, state], workers, name)
 
     def start(self, timeout: float) -> None:
         """Start the queries, with a timeout in seconds."""
-        self._collector.timeout = timeout
+        self._collector.timeout = self._state.timeout = timeout
         self._runner.start()
 
-    def outcome(self) -> Outcome:
-        """Return the queries' result, which is a failure with samples if the account lacks privileges."""
-        (outcome,) = self._runner.outcomes()
-        shortfall = self._collector.shortfall
-        if outcome.success and shortfall is not None:
-            return Outcome(outcome.collector, False, outcome.seconds, outcome.samples, shortfall)
-        return outcome
+    def outcomes(self) -> tuple[Outcome, Outcome]:
+        """Return the collectors' results: metrics and state.
+
+        If the account lacks privileges, a result is marked as failed, but still contains samples.
+        """
+        metrics, state = self._runner.outcomes()
+        return (
+            _with_shortfall(metrics, self._collector.shortfall),
+            _with_shortfall(state, self._state.shortfall),
+        )
 
     def close(self) -> None:
-        """Close the connection. A running query ends at its timeout."""
+        """Close the connections. A running query ends at its timeout."""
         self._runner.close()
+        for one in self._unanswered:
+            one.close()
+
+
+def _with_shortfall(outcome: Outcome, shortfall: str | None) -> Outcome:
+    if outcome.success and shortfall is not None:
+        return Outcome(outcome.collector, False, outcome.seconds, outcome.samples, shortfall)
+    return outcome
 
 
 @dataclass(slots=True)
 class ObservedServer:
-    """An observed server. ``name`` is its ``server`` label; ``target`` is None if it is on another host."""
+    """An observed server. ``name`` is its ``server`` label.
+
+    ``target`` is None if the server is on another host, or if it is ``expected`` on this host (configured in
+    agent.toml) and has not been seen since the agent started.
+    """
 
     name: str
     target: Target | None
     channel: SqlChannel | None
     seen_at: float
+    expected: bool = False
     outcomes: tuple[Outcome, ...] = ()  # from the sensor, in the current scrape
     collectors: tuple[str, ...] = ()  # names of the collectors in the sensor's last reply
 
@@ -89,7 +116,9 @@ class ObservedServer:
     @property
     def up(self) -> bool | None:
         """Return whether the server's process is running; None if the server is on another host."""
-        return still_same(self.target) if self.target else None
+        if self.target is not None:
+            return still_same(self.target)
+        return False if self.expected else None
 
 
 class Servers:
@@ -97,31 +126,38 @@ class Servers:
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
         self.config = config
-        kinds = (SqlCollector.name, slow_kind(SqlCollector.name))
-        self.workers = Workers(sizes=dict.fromkeys(kinds, _SQL_THREADS))
+        names = (SqlCollector.name, StateCollector.name)
+        self.workers = Workers(sizes=dict.fromkeys(names, _SQL_THREADS))
         self._clock = clock
         self._names = ServerNames({}, ProcFs())
+        self._entries = {entry.name: entry for entry in config.server}
+        self._configured = ConfiguredServers(map(_address, config.server), ProcFs(), clock)
         self._known: dict[str, ObservedServer] = {}
         self._own_names: dict[str, str] = {}
         for named in config.server:
-            if named.host is not None and named.host not in _LOCAL_HOSTS:
-                self._known[named.name] = ObservedServer(
-                    named.name, None, self._make_channel(None, named), clock()
-                )
+            local = _is_local(named)
+            channel = None if local else self._make_channel(None, named)
+            # An entry with a socket is on this host even if its address is not: the server may run in a
+            # container.
+            expected = local or named.socket is not None
+            self._known[named.name] = ObservedServer(named.name, None, channel, clock(), expected=expected)
 
     def __iter__(self) -> Iterator[ObservedServer]:
         return iter(list(self._known.values()))
 
     def register_from_sensor(self, name: str, target: Target) -> ObservedServer | None:
-        """Register a server that the sensor reported. Return None if it is excluded by ``only_named``.
+        """Register a server that the sensor reported. Return None if ``only_named`` excludes the server.
 
-        A new process under a known name gets a new connection.
+        If the process, its socket or its port has changed, the connections are replaced.
         """
         own_name = self.own_name(name, target)
         if own_name is None:
             return None
+        # Keep only the latest name: before the sensor replied, the agent may have given the server another
+        # one.
+        self._own_names = {theirs: own for theirs, own in self._own_names.items() if own != own_name}
         self._own_names[name] = own_name
-        named, name = self._named(target), own_name
+        named, name = self._entry_of(name, target), own_name
         self._drop_others(name, target)
         server = self._known.get(name)
         if server is None or server.target != target:
@@ -129,7 +165,8 @@ class Servers:
             if channel is not None and server is not None and not _same_endpoint(server.target, target):
                 channel.close()
                 channel = None
-            server = ObservedServer(name, target, channel or self._make_channel(target, named), self._clock())
+            channel = channel or self._make_channel(target, named)
+            server = ObservedServer(name, target, channel, self._clock(), expected=name in self._entries)
             self._known[name] = server
         server.seen_at = self._clock()
         return server
@@ -149,23 +186,41 @@ class Servers:
             self.register_from_sensor(known.name if known else self._names.give(target, alive), target)
 
     def own_name(self, name: str, target: Target) -> str | None:
-        """Return the configured name, else the sensor's name; None if ``only_named`` excludes the server."""
-        named = self._named(target)
+        """Return the configured name, else the sensor's name; None if ``only_named`` excludes the server.
+
+        A server that does not listen yet, for example during crash recovery, keeps its configured name. If
+        the sensor's name is the configured name of another server, a suffix is appended.
+        """
+        named = self._entry_of(name, target)
         if named is not None:
             return named.name
-        return None if self.config.only_named else name
+        earlier = self._own_names.get(name, "")
+        if earlier in self._entries and target.socket is None and target.port is None:
+            return earlier
+        if self.config.only_named:
+            return None
+        return f"{name} (not configured)" if name in self._entries else name
+
+    def _entry_of(self, name: str, target: Target) -> ConfiguredServer | None:
+        """Return the process's entry in agent.toml. The sensor binds ``name`` to the data directory."""
+        self._configured.try_addresses(target)
+        found = self._configured.name_of(target, name)
+        return self._entries[found] if found is not None else None
 
     def own_name_of(self, name: str) -> str | None:
-        """Look up the agent's name for a server by the sensor's name; None if it is not registered."""
+        """Return the agent's name for the server that the sensor calls ``name``; None if there is none."""
         return self._own_names.get(name)
 
     def sensor_name_of(self, name: str) -> str | None:
-        """Look up the sensor's name for a server; None if the sensor has not reported the server."""
+        """Return the sensor's name for a server; None if the sensor has not reported the server."""
         return next((theirs for theirs, own in list(self._own_names.items()) if own == name), None)
 
     def forget_ended(self) -> None:
-        """Remove servers that exited long ago, and the oldest ones if too many have exited."""
-        ended = [server for server in self if server.up is False]
+        """Remove servers that exited long ago, and the oldest ones if too many have exited.
+
+        Servers that are configured in agent.toml are kept.
+        """
+        ended = [server for server in self if server.up is False and not server.expected]
         ended.sort(key=lambda server: server.seen_at, reverse=True)
         for number, server in enumerate(ended):
             if number >= _MAX_ENDED or self._clock() - server.seen_at > _REMEMBER_S:
@@ -175,18 +230,9 @@ class Servers:
         self._own_names = {theirs: own for theirs, own in self._own_names.items() if own in known}
 
     def close(self, server: ObservedServer) -> None:
-        """Close the server's connection."""
+        """Close the server's connections."""
         if server.channel is not None:
             server.channel.close()
-
-    def _named(self, target: Target) -> ConfiguredServer | None:
-        """Return the configured server that has the target's socket or port; None if there is none."""
-        for named in self.config.server:
-            if named.socket is not None and named.socket == target.socket:
-                return named
-            if named.host in (None, *_LOCAL_HOSTS) and named.port == target.port and named.port:
-                return named
-        return None
 
     def _make_channel(self, target: Target | None, named: ConfiguredServer | None) -> SqlChannel | None:
         settings = self.config.sql
@@ -194,7 +240,7 @@ class Servers:
             return None
         file = (named and named.defaults_file) or settings.defaults_file
         user = (named and named.user) or settings.user
-        connect: Callable[[float], Connection]
+        connect: Callable[..., Connection]
         if named is not None and named.host is not None and named.port is not None:
             chosen = replace(target, chosen=True) if target else None  # configured by its host and port
             connect = partial(sql.connect_tcp, named.host, named.port, file, user, target=chosen)
@@ -203,21 +249,54 @@ class Servers:
         else:
             return None
         flavour, version = (target.flavour, target.version) if target else ("", ())
-        connect_in_time = partial(connect, settings.timeout_seconds)
+        timeout = slowness.scaled(settings.timeout_seconds)
+        for_metrics, for_state = Unanswered(), Unanswered()
+        for_captures = Unanswered(_MAX_UNANSWERED_CAPTURES)
+        connect_in_time = partial(connect, timeout)
         collector = SqlCollector(
-            connect_in_time, sql_catalog.default(), flavour, version, settings.timeout_seconds
+            partial(connect_in_time, unanswered=for_metrics),
+            sql_catalog.default(),
+            flavour,
+            version,
+            timeout,
+        )
+        heartbeat = Heartbeat(table, settings.heartbeat_utc) if (table := settings.heartbeat_table) else None
+        state = StateCollector(
+            partial(connect_in_time, unanswered=for_state),
+            state_catalog.default(),
+            flavour,
+            version,
+            settings.state_seconds,
+            heartbeat,
         )
         process = str(target.pid) if target else named.name if named else ""
-        return SqlChannel(collector, connect, self.workers, process)
+        return SqlChannel(
+            collector, state, partial(connect, unanswered=for_captures), self.workers, process,
+            (for_metrics, for_state, for_captures),
+        )  # fmt: skip
+
+
+def _address(entry: ConfiguredServer) -> ServerAddress:
+    """Return the entry's address on this host."""
+    return ServerAddress(entry.name, entry.socket, entry.port if _is_local(entry) else None)
+
+
+def _is_local(entry: ConfiguredServer) -> bool:
+    return entry.host in (None, *_LOCAL_HOSTS)
 
 
 def _connect(
-    target: Target, named: ConfiguredServer | None, file: str | None, user: str | None, timeout: float
+    target: Target,
+    named: ConfiguredServer | None,
+    file: str | None,
+    user: str | None,
+    timeout: float,
+    unanswered: Unanswered,
 ) -> Connection:
     """Connect to a local server. A server in a container must be configured as ``[[server]]``."""
     proc = ProcFs()
     chosen = named is not None and choice.chosen_by(proc, target, named.socket, named.port)
-    return sql.connect(replace(target, chosen=chosen), file, user, timeout, proc=proc)
+    return sql.connect(replace(target, chosen=chosen), file, user, timeout, proc=proc, unanswered=unanswered)
 
 
 def same(before: Target, now: Target) -> bool:

@@ -1,4 +1,8 @@
-"""Keep an hour of samples of busy threads in bounded memory: seconds by wait class, statement and stack."""
+"""Keep samples of busy threads in bounded memory, for an hour by default.
+
+Each step of ten seconds contains the database time in seconds, by thread kind, wait class, statement and
+stack.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +20,44 @@ from innoscope.sampling.sessions.model import stack_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from innoscope.sampling.sessions.model import Batch, Shape
+    from innoscope.sampling.sessions.model import Batch, SharedValues
 
 #: Maximum size of all samples and texts, as estimated by ``used_bytes``. Beyond it, the oldest are dropped.
 MAX_BYTES: Final = 700_000
-#: Approximate maximum number of rows of a complete step, and of one to which samples are still added.
-#: Beyond it, rare rows lose their stack first, then their statement, so that sums by wait class stay exact.
+#: Approximate maximum number of rows of a complete step. Beyond it, rare rows lose their stack first, then
+#: their statement, so that sums by wait class stay exact.
 MAX_ROWS: Final = 60
+#: The same limit for a step to which samples are still added.
 _MAX_OPEN: Final = 200
 #: Maximum length of a statement in characters.
 _MAX_TEXT: Final = 200
-#: Maximum number of pairs of a kind and a wait class; the catalogs have fewer than 400.
+#: Maximum number of pairs of a kind and a wait class; the catalogs have fewer than 400. Threads of any other
+#: pair count as _OTHER.
 _MAX_CLASSES: Final = 1_000
-#: Estimated bytes of a step and of a text, without their contents.
+_OTHER: Final = ("other", "other")
+#: Estimated size of a step without its rows, in bytes.
 _STEP_BYTES: Final = 500
+#: Estimated size of a text without its characters, in bytes.
 _TEXT_BYTES: Final = 250
+#: Estimated size of a row of a complete step, in bytes.
 _ROW_BYTES: Final = 22
+#: Estimated size of a row of a step to which samples are still added, in bytes.
+_OPEN_ROW_BYTES: Final = 200
 _US: Final = 1e6
-#: Placeholder ids: UNKNOWN for a thread whose statement is not known, OTHERS for statements too rare to list.
+#: Placeholder id for the statement of a thread whose statement is not known.
 UNKNOWN: Final = 0
+#: Placeholder id for statements that are too rare to list.
 OTHERS: Final = 1
 #: Placeholder id for stacks that are too rare to list.
 RARE: Final = 0
 _DIGITS: Final = 16
 
 
-class Row(NamedTuple):
+class SessionRow(NamedTuple):
     """Threads of one kind (threads.yaml) and wait class, with the same statement and stack.
 
-    ``digest`` is the first 16 digits of the digest as a number, or UNKNOWN or OTHERS; ``stack`` is its
-    ``stack_id``, or RARE.
+    ``digest`` is the first 16 digits of the statement's digest as a number, or UNKNOWN or OTHERS. ``stack``
+    is the ``stack_id`` of the stack, or RARE.
     """
 
     kind: str
@@ -54,7 +66,7 @@ class Row(NamedTuple):
     stack: int
 
 
-#: Number of the kind and wait class, digest, stack.
+#: A row as (index of its kind and wait class, digest, stack).
 _Key: TypeAlias = tuple[int, int, int]
 
 
@@ -73,8 +85,8 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """The samples of ten seconds. ``names`` has the kind and the wait class of each number in ``classes``."""
+class SessionStep:
+    """The samples of ten seconds. ``names`` maps each index in ``classes`` to a kind and a wait class."""
 
     columns: _Step
     names: Sequence[tuple[str, str]]
@@ -94,15 +106,15 @@ class Step:
         """Return the number of snapshots."""
         return self.columns.snapshots
 
-    def rows(self) -> Iterator[tuple[Row, float]]:
+    def rows(self) -> Iterator[tuple[SessionRow, float]]:
         """Yield each row and its database time in seconds. A list of an hour's rows would take megabytes."""
         of = self.columns
         for number, digest, stack, seconds in zip(of.classes, of.digests, of.stacks, of.seconds, strict=True):
-            yield Row(*self.names[number], digest, stack), seconds
+            yield SessionRow(*self.names[number], digest, stack), seconds
 
 
 class _Open:
-    """A step to which samples are still added. It has a limited number of rows."""
+    """A step to which samples are still added, with a limited number of rows."""
 
     def __init__(self, at: float) -> None:
         self.at, self.weight, self.snapshots = at, 0.0, 0
@@ -111,14 +123,27 @@ class _Open:
 
     def add(self, row: _Key, seconds: float, text: str | None) -> None:
         if row not in self.seconds and len(self.seconds) >= _MAX_OPEN:
-            self.seconds = defaultdict(float, self.rows())
-            self.texts = {row[1]: self.texts[row[1]] for row in self.seconds if row[1] in self.texts}
+            self.shrink()
         if text is not None:
             self.texts[row[1]] = text
         self.seconds[row] += seconds
 
+    def shrink(self) -> None:
+        """Reduce the step to about MAX_ROWS rows."""
+        self.seconds = defaultdict(float, self.rows())
+        self.texts = {row[1]: self.texts[row[1]] for row in self.seconds if row[1] in self.texts}
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the estimated size."""
+        texts = sum(_text_bytes(text) for text in self.texts.values())
+        return _STEP_BYTES + _OPEN_ROW_BYTES * len(self.seconds) + texts
+
     def rows(self) -> list[tuple[_Key, float]]:
-        """Return at most about MAX_ROWS rows, the largest first."""
+        """Return the rows, the largest first.
+
+        If there are more than MAX_ROWS, merge all but the ``MAX_ROWS // 2`` largest ones.
+        """
         rows = _ranked(self.seconds)
         for coarser in (_without_stack, _without_statement):
             if len(rows) <= MAX_ROWS:
@@ -143,7 +168,7 @@ class SessionHour:
         self._lock = threading.Lock()
         self._steps: deque[_Step] = deque()
         self._open: dict[str, _Open] = {}
-        self._classes: dict[tuple[str, str], int] = {}
+        self._classes: dict[tuple[str, str], int] = {_OTHER: 0}
         self._texts: dict[int, str] = {}
         self._uses: Counter[int] = Counter()  # number of steps that contain a digest
         self._bytes = 0
@@ -164,27 +189,30 @@ class SessionHour:
                     step.add(rows[number], sampled.weight, texts[number])
             self._drop_expired()
 
-    def between(self, server: str, begin: float, end: float) -> list[Step]:
+    def between(self, server: str, begin: float, end: float) -> list[SessionStep]:
         """Return the server's steps that overlap the period, oldest first."""
         with self._lock:
             names = list(self._classes)
             current = self._open.get(server)
             stored = [*self._steps, *([_sealed(server, current)] if current else [])]
             found = [
-                Step(one, names)
+                SessionStep(one, names)
                 for one in stored
                 if one.server == server and one.at + CHUNK_S > begin and one.at <= end
             ]
         return sorted(found, key=lambda one: one.at)
 
     def texts(self, server: str) -> dict[int, str]:
-        """Return the normalized statements by digest, shortened and with unprintable characters escaped."""
+        """Return normalized statements by digest, shortened and with unprintable characters escaped.
+
+        They include the statements of other servers.
+        """
         with self._lock:
             current = self._open.get(server)
             return self._texts | (current.texts if current else {})
 
     def oldest(self, server: str) -> float | None:
-        """Return the Unix time of a server's first sample; None if there is none."""
+        """Return the Unix time at which a server's first step begins; None if it has no samples."""
         with self._lock:
             times = [one.at for one in self._steps if one.server == server]
             times += [one.at for name, one in self._open.items() if name == server]
@@ -192,13 +220,14 @@ class SessionHour:
 
     @property
     def used_bytes(self) -> int:
-        """Return the estimated size of the steps that are complete, in bytes."""
-        return self._bytes
+        """Return the estimated size in bytes."""
+        with self._lock:
+            return self._bytes + self._open_bytes()
 
-    def _row(self, shape: Shape) -> _Key:
+    def _row(self, shape: SharedValues) -> _Key:
         name = shape.kind or "other", shape.wait or "other"
         if name not in self._classes and len(self._classes) >= _MAX_CLASSES:
-            name = next(iter(self._classes))
+            name = _OTHER
         digest = int(shape.digest[:_DIGITS], 16) if shape.digest else UNKNOWN
         return self._classes.setdefault(name, len(self._classes)), digest, stack_id(shape.stack)
 
@@ -208,7 +237,7 @@ class SessionHour:
         return self._texts.get(digest) or sanitize.words(text[: 2 * _MAX_TEXT], _MAX_TEXT)
 
     def _step_at(self, server: str, at: float) -> _Open:
-        """Return the step that begins at ``at``. The step before is complete."""
+        """Return the step that begins at ``at``. If it is new, the previous step is complete: store it."""
         current = self._open.get(server)
         if current is None or current.at != at:
             if current is not None:
@@ -223,9 +252,21 @@ class SessionHour:
             self._uses[digest] += 1
             if digest in texts and digest not in self._texts:
                 self._texts[digest] = texts[digest]
-                self._bytes += _TEXT_BYTES + len(texts[digest].encode())
-        while self._bytes > self._most_bytes:
+                self._bytes += _text_bytes(texts[digest])
+        self._limit()
+
+    def _limit(self) -> None:
+        """Drop the oldest steps beyond the limit. Shrink open steps if they use more than half of it."""
+        half = self._most_bytes // 2
+        if self._open_bytes() > half:
+            for one in self._open.values():
+                one.shrink()
+        others = min(self._open_bytes(), half)
+        while self._bytes + others > self._most_bytes:
             self._drop_oldest()
+
+    def _open_bytes(self) -> int:
+        return sum(one.used_bytes for one in self._open.values())
 
     def _drop_expired(self) -> None:
         """Drop old steps, and steps in the future, which were added before the clock was set back."""
@@ -243,11 +284,14 @@ class SessionHour:
             if not self._uses[digest]:
                 del self._uses[digest]
                 if digest in self._texts:
-                    self._bytes -= _TEXT_BYTES + len(self._texts.pop(digest).encode())
+                    self._bytes -= _text_bytes(self._texts.pop(digest))
 
 
 def digest_number(text: str) -> int:
-    """Return the number of a digest: its first 16 digits, as hexadecimal. Raise ValueError."""
+    """Convert the first 16 hexadecimal digits of a digest to a number.
+
+    Raise ValueError if the text is shorter or not hexadecimal.
+    """
     if len(text) < _DIGITS:
         raise ValueError(f"{text[:40]!r} is not a digest of at least {_DIGITS} digits")
     return int(text[:_DIGITS], 16)
@@ -282,6 +326,10 @@ def _sealed(server: str, step: _Open) -> _Step:
         array("q", (row[2] for row, _ in rows)),
         array("f", (seconds for _, seconds in rows)),
     )
+
+
+def _text_bytes(text: str) -> int:
+    return _TEXT_BYTES + len(text.encode())
 
 
 def _size(step: _Step) -> int:

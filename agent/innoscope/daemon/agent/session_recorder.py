@@ -1,10 +1,13 @@
-"""Fetch samples of busy threads from the sensor. Keep an hour in memory, and write all to the history."""
+"""Fetch samples of busy threads from the sensor, keep recent ones in memory, and write all to disk."""
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import Sample
 from innoscope.daemon.protocol.client import SensorDown
 
@@ -20,8 +23,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum number of requests per poll. A few are enough to fetch all that the sensor buffers.
+#: Maximum number of requests per poll. For one server, three usually fetch all that the sensor buffers.
 _MAX_REQUESTS: Final = 100
+#: Seconds between attempts to create the directory of the files.
+_RETRY_S: Final = 60.0
 
 
 class SamplesApi(Protocol):
@@ -32,9 +37,12 @@ class SamplesApi(Protocol):
 
 
 class SessionRecorder:
-    """Records the samples of all servers. ``own_name`` maps a sensor's server name to the configured one.
+    """Records the samples of all servers.
 
-    ``hour`` keeps them in memory. ``store`` writes them to disk; None disables this.
+    ``own_name`` maps the sensor's name for a server to the agent's name, or to None to exclude the server.
+
+    ``hour`` keeps them in memory. ``store`` writes them to disk; None disables this. While its directory is
+    not writable, samples are kept only in memory and counted as lost.
 
     The sensor numbers its snapshots. The last numbers are stored with the samples, so that a restarted agent
     does not store samples twice. Call ``run`` in a separate thread, because writes wait for the disk. Only
@@ -48,26 +56,47 @@ class SessionRecorder:
         poll_s: float,
         hour: SessionHour,
         store: HistoryStore | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sensor = sensor
         self._own_name = own_name
         self._poll_s = poll_s
         self._hour = hour
-        self._store = store
+        self._configured_store = store
+        self._store: HistoryStore | None = None  # once its directory is prepared
+        self._clock = clock
+        self._prepare_at = -math.inf
+        self._why_not_prepared: str | None = None
         self._cursor: Cursor = {}
         self._why: str | None = None
 
     def prepare(self) -> None:
-        """Create the folder of the files. If that fails, write none, and raise CannotWrite."""
-        store, self._store = self._store, None
-        if store is not None:
+        """Create the directory of the files, if that is due. Failures are logged once, and retried later."""
+        store = self._configured_store
+        if store is None or self._store is not None or self._clock() < self._prepare_at:
+            return
+        self._prepare_at = self._clock() + _RETRY_S
+        try:
             store.prepare()
-            self._store, self._cursor = store, store.cursor
+        except InnoscopeError as error:
+            if error.what != self._why_not_prepared:
+                _log.error("no history", extra={"error": error.what, "remedy": error.remedy})
+            self._why_not_prepared = error.what
+            return
+        # The current cursor takes precedence, so that samples fetched in the meantime are not fetched again.
+        self._cursor = store.cursor | self._cursor
+        self._store = store
+        if self._why_not_prepared is not None:
+            _log.info("the history can be written", extra={"folder": str(store.folder)})
 
     def run(self, ended: threading.Event, beat: Beat) -> None:
         """Record samples until ``ended`` is set, then write the rest."""
         while not ended.is_set():
             beat()
+            try:
+                self.prepare()
+            except Exception:
+                _log.exception("cannot prepare the history")
             self.poll(beat)
             ended.wait(self._poll_s)
         if self._store is not None:
@@ -95,15 +124,15 @@ class SessionRecorder:
 
     def samples(self) -> list[Sample]:
         """Return the metrics of the history on disk."""
-        if self._store is None:
+        if self._configured_store is None:
             return []
-        counts = self._store.counts
+        counts = self._configured_store.counts
         return [
             Sample("history_samples", counts.rows),
             Sample("history_lost_samples", counts.lost_rows),
             Sample("history_failures", counts.failures),
             Sample("history_bytes", counts.bytes),
-            Sample("history_up", int(counts.failure is None)),
+            Sample("history_up", int(self._store is not None and counts.failure is None)),
         ]
 
     def _fetch(self) -> bool:
@@ -118,5 +147,8 @@ class SessionRecorder:
                 continue
             if self._store is not None:
                 self._store.add(name, one.batch)
+            elif self._configured_store is not None:
+                lost = sum(len(snapshot.tids) for snapshot in one.batch.snapshots)
+                self._configured_store.counts.lost_rows += lost
             self._hour.add(name, one.batch)
         return any(one.batch.snapshots for one in new.values())

@@ -9,8 +9,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.daemon.agent.session_hour import OTHERS, UNKNOWN, digest_number, digest_text
-from innoscope.daemon.agent.stack_history import NOT_TRUSTED, period
+from innoscope.daemon.agent.stack_history import period
 from innoscope.daemon.http.answers import as_json, compressed
+from innoscope.daemon.http.roles import Role
 from innoscope.daemon.http.server import Request, Response, plain
 from innoscope.sampling.profile_history import SPAN_S
 from innoscope.sampling.snapshot_history import CLIENT
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from innoscope.daemon.agent.collect import Gatherer
-    from innoscope.daemon.agent.session_hour import SessionHour, Step
+    from innoscope.daemon.agent.session_hour import SessionHour, SessionStep
 
 SCHEMA: Final = 1
 #: Maximum number of statements in a response.
@@ -27,7 +28,7 @@ _MOST: Final = 50
 
 
 class SessionsApi:
-    """Answers which statements client threads were executing, from the samples in memory."""
+    """Serves the statements that client threads were executing, from the samples in memory."""
 
     def __init__(self, hour: SessionHour, gatherer: Gatherer) -> None:
         self._hour, self._gatherer = hour, gatherer
@@ -35,10 +36,10 @@ class SessionsApi:
     def answer(self, request: Request) -> Response:
         """Serve ``/api/sessions?server=&from=&to=&digest=``.
 
-        With ``digest=``, the response also has the sessions of this statement in the whole hour.
+        With ``digest=``, the response also contains that statement's text and all its stored sessions.
         """
-        if not request.trusted:
-            return plain(NOT_TRUSTED, HTTPStatus.FORBIDDEN)
+        if why := request.client.why_not(Role.STACKS):
+            return plain(why, HTTPStatus.FORBIDDEN)
         scrape = self._gatherer.latest
         names = [view.name for view in scrape.servers] if scrape else []
         server = request.query.get("server") or (names[0] if len(names) == 1 else "")
@@ -61,8 +62,8 @@ class SessionsApi:
         return compressed(request, as_json(document))
 
 
-def _statements(steps: Sequence[Step], texts: dict[int, str]) -> dict[str, Any]:
-    """Return the time observed, the average active sessions, and those by digest, the largest first."""
+def _statements(steps: Sequence[SessionStep], texts: dict[int, str]) -> dict[str, Any]:
+    """Return the observed time, the average active sessions, and their breakdown by digest, largest first."""
     observed = sum(step.weight for step in steps)
     by_digest: defaultdict[int, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for step in steps:
@@ -92,8 +93,8 @@ def _statements(steps: Sequence[Step], texts: dict[int, str]) -> dict[str, Any]:
     }
 
 
-def _rows(steps: Sequence[Step], digest: int) -> dict[str, Any]:
-    """Return the sessions of a statement over time, as ``/api/history`` returns threads."""
+def _rows(steps: Sequence[SessionStep], digest: int) -> dict[str, Any]:
+    """Return the sessions of a statement over time, in the format of the threads in ``/api/history``."""
     waits = sorted({row.wait for step in steps for row, _ in step.rows() if row.digest == digest})
     columns: dict[str, list[float]] = {wait: [0.0] * len(steps) for wait in waits}
     for place, step in enumerate(steps):

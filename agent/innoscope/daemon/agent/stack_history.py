@@ -1,4 +1,4 @@
-"""Fetch folded stacks from the sensor in chunks, store the last hour, and serve it."""
+"""Fetch folded stacks from the sensor in chunks, store them for an hour by default, and serve them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.daemon.agent.session_hour import SessionHour, digest_number
 from innoscope.daemon.http.answers import REPORT_HEADERS, as_json, compressed
+from innoscope.daemon.http.roles import Role
 from innoscope.daemon.http.server import HTML, TEXT, Request, Response, plain
 from innoscope.sampling.profile_history import ProfileHistory, rare_stack, report
 from innoscope.sampling.render import FORMATS, encode
@@ -22,10 +23,10 @@ from innoscope.sampling.sessions.model import stack_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from innoscope.daemon.agent.session_hour import Step
+    from innoscope.daemon.agent.session_hour import SessionStep
     from innoscope.daemon.protocol.client import Cursor, ServerProfiles
-    from innoscope.sampling.fold import Report
-    from innoscope.sampling.profile_history import Chunk, Stack
+    from innoscope.sampling.fold import StackReport
+    from innoscope.sampling.profile_history import Chunk, ClassifiedStack
     from innoscope.target.model import Target
 
 _TYPES: Final = {
@@ -34,10 +35,6 @@ _TYPES: Final = {
     "speedscope": "application/json",
     "pprof": "application/octet-stream",
 }
-NOT_TRUSTED: Final = (
-    "stacks are only served to this host or to authenticated clients: "
-    "set basic_auth_users or RequireAndVerifyClientCert in the web configuration file"
-)
 
 
 class ProfilesApi(Protocol):
@@ -68,8 +65,8 @@ class ProfileStore:
     """Stores the profiles of all servers for ``keep_s`` seconds.
 
     ``own_name`` maps the sensor's name for a server to the agent's name, or to None to exclude the server.
-    ``on_new`` receives each new chunk exactly once. ``sessions`` has the threads' statements. Only one thread
-    may call ``poll``; the other methods are thread-safe.
+    ``on_new`` receives each new chunk exactly once. ``sessions`` contains the threads' statements. Only one
+    thread may call ``poll``; the other methods are thread-safe.
     """
 
     def __init__(
@@ -105,6 +102,8 @@ class ProfileStore:
                     )
                     newest = max([stored.newest, *(chunk.end for chunk in one.chunks)])
                     self._stored[name] = _ServerProfiles(one.target, stored.profiles, newest)
+                    servers = len(self._stored)
+                stored.profiles.share(servers)
                 for chunk in one.chunks:
                     stored.profiles.add_chunk(chunk)
                 self._on_new(name, one.target, one.chunks)
@@ -138,7 +137,7 @@ class ProfileStore:
             return refused.response
         return compressed(request, as_json({"server": name, **compact(profile)}))
 
-    def _requested(self, request: Request) -> tuple[str, Report]:
+    def _requested(self, request: Request) -> tuple[str, StackReport]:
         """Return the name and the profile of the requested server and time range, or raise _Refused."""
         with self._lock:
             stored = dict(self._stored)
@@ -158,22 +157,22 @@ class ProfileStore:
         return name, report(stored[name].target, chunk)
 
     def functions(self, server: str, begin: float, end: float) -> dict[int, tuple[str, ...]]:
-        """Return the functions of all stacks of a period, by ``stack_id``; empty for an unknown server."""
+        """Return the functions of all stacks in a time range, by ``stack_id``; empty if there are none."""
         with self._lock:
             stored = self._stored.get(server)
         stacks = stored.profiles.between(begin, end).counts if stored else {}
         return {stack_id(stack.labels): stack.labels for stack in stacks}
 
 
-def _of_statement(chunk: Chunk, steps: Sequence[Step], text: str) -> Chunk:
-    """Return the part of the chunk that belongs to the statement with this digest. Raise _Refused."""
+def _of_statement(chunk: Chunk, steps: Sequence[SessionStep], text: str) -> Chunk:
+    """Return the part of the chunk that belongs to a statement. Raise _Refused if the digest is malformed."""
     try:
         digest = digest_number(text)
     except ValueError as error:
         raise _Refused(HTTPStatus.BAD_REQUEST, f"digest={error}") from error
     stacks = {stack_id(stack.labels): stack for stack in chunk.counts}
     weight = sum(step.weight for step in steps) or 1.0
-    counts: defaultdict[Stack, float] = defaultdict(float)
+    counts: defaultdict[ClassifiedStack, float] = defaultdict(float)
     for step in steps:
         for row, seconds in step.rows():
             if row.digest != digest:
@@ -186,8 +185,8 @@ def _of_statement(chunk: Chunk, steps: Sequence[Step], text: str) -> Chunk:
 
 
 def _require_trust(request: Request) -> None:
-    if not request.trusted:
-        raise _Refused(HTTPStatus.FORBIDDEN, NOT_TRUSTED)
+    if why := request.client.why_not(Role.STACKS):
+        raise _Refused(HTTPStatus.FORBIDDEN, why)
 
 
 def _choice(field: str, value: str, choices: list[str]) -> str:
@@ -197,7 +196,10 @@ def _choice(field: str, value: str, choices: list[str]) -> str:
 
 
 def period(request: Request, keep_s: float, now: float) -> tuple[float, float]:
-    """Return the requested time range, by default the last ``keep_s`` seconds. Raise ValueError."""
+    """Return the requested time range, by default the last ``keep_s`` seconds.
+
+    Raise ValueError if a time is malformed.
+    """
     start = moment(request.query.get("from") or f"-{keep_s:.0f}s", now)
     return start, moment(request.query.get("to") or "now", now)
 
@@ -205,7 +207,7 @@ def period(request: Request, keep_s: float, now: float) -> tuple[float, float]:
 def moment(text: str, now: float) -> float:
     """Convert ``now``, ``-15m`` (s, m, h), ``1700000000`` or ``2026-01-31T12:00:00Z`` to a Unix time.
 
-    Raise ValueError for anything else.
+    Raise ValueError if the text is anything else.
     """
     try:
         unix_time = _parse_moment(text, now)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from innoscope.daemon.agent.collect import Scrape, ServerState
-    from innoscope.metrics.merge import Series
+    from innoscope.metrics.merge import ExportedSeries
 
     _Values = Mapping[tuple[str, ...], float]
 
@@ -32,7 +32,7 @@ _OWN: Final = {"own_cpu_seconds": "cpu_seconds", "own_resident_memory_bytes": "r
 class Numbers:
     """A scrape's finite numbers, by server and metric. The server name of Innoscope's own metrics is ""."""
 
-    def __init__(self, series: Iterable[Series]) -> None:
+    def __init__(self, series: Iterable[ExportedSeries]) -> None:
         self._values: dict[str, dict[str, dict[tuple[str, ...], float]]] = {}
         for one in series:
             if not isinstance(one.value, Histogram) and math.isfinite(one.value):

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 #: bcrypt uses only this many bytes. Longer passwords are rejected, as in newer bcrypt libraries.
 _MAX_PASSWORD_BYTES: Final = 72
-#: Size of each of the two caches. Correct and wrong passwords are cached separately,
-#: so that wrong guesses do not evict correct passwords.
+#: Size of each of the two caches. Correct and wrong passwords are cached separately, so that wrong guesses do
+#: not evict correct passwords.
 _MAX_CACHED: Final = 256
 #: Pause after a wrong password, as a multiple of the hash's CPU time, to limit guessing to 10 % of a core.
 _PAUSE_FACTOR: Final = 9
-#: Maximum number of passwords waiting to be hashed, per client.
+#: Maximum number of passwords that wait to be hashed or are being hashed, per client.
 _MAX_PER_CLIENT: Final = 2
-#: Maximum number of passwords waiting to be hashed, in total.
+#: The same for all clients together.
 _MAX_WAITING: Final = 8
 
 
@@ -36,10 +36,10 @@ class TooManyGuesses(Exception):
 
 
 class Verifier:
-    """Checks ``Authorization`` headers. A bcrypt hash takes about 70 ms of CPU, so results are cached.
+    """Checks ``Authorization`` headers. A bcrypt hash of cost 10 takes 70 ms of CPU time: results are cached.
 
-    The cache key is a keyed digest of user, password and hash: no password stays in memory, and a changed
-    hash invalidates the result. One hash is computed at a time.
+    The cache key is a keyed digest of user, password and hash: no password is stored, and a changed hash
+    invalidates the result. One hash is computed at a time.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Verifier:
         self._waiting: Counter[str] = Counter()
 
     def admits(self, header: str | None, users: Mapping[str, bytes], client: str = "") -> bool:
-        """Return whether the header has a user's correct password; True if no users are configured.
+        """Return whether the header contains a user's correct password; True if no users are configured.
 
         ``client`` is a result of ``connections.client_of``. Raise TooManyGuesses if too many passwords are
         waiting to be hashed.

@@ -49,14 +49,15 @@ class Connections:
     """Tracks open connections, and which of them are serving a request. Each connection has a thread.
 
     If there are too many, the client with the most connections loses one: the one that has been idle longest
-    or, if all of them are serving requests, the oldest one. Therefore, a client that opens many connections
-    displaces only its own.
+    or, if all of them are serving requests, the least recently used one. Therefore, a client that opens many
+    connections displaces only its own.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._open: dict[OpenConnection, None] = {}  # least recently used first
+        self._answering: dict[OpenConnection, float] = {}  # start times; includes evicted connections
 
     def __len__(self) -> int:
         return len(self._open)
@@ -88,15 +89,24 @@ class Connections:
     @contextmanager
     def answering(self, connection: OpenConnection) -> Iterator[None]:
         """Mark the connection as serving a request; afterwards it is the most recently used one."""
-        connection.busy = True
+        with self._lock:
+            connection.busy = True
+            self._answering[connection] = time.monotonic()
         try:
             yield
         finally:
             with self._lock:
                 connection.busy = False
+                del self._answering[connection]
                 if connection in self._open:
                     del self._open[connection]
                     self._open[connection] = None
+
+    def longest_s(self) -> float:
+        """Return how many seconds the oldest request in progress has taken so far; 0 if there is none."""
+        with self._lock:
+            began = list(self._answering.values())
+        return time.monotonic() - min(began) if began else 0.0
 
     def end_expired(self) -> None:
         """End connections whose deadline has passed, even if their clients keep sending single bytes."""

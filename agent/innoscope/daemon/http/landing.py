@@ -1,4 +1,4 @@
-"""Build the page at ``/``. Without scripts, the page shows only the state of the sensor and collectors."""
+"""Build the page at ``/``. Without scripts, it shows only the state of the sensor and servers, and links."""
 
 from __future__ import annotations
 

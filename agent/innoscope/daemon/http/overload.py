@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 #: Maximum number of responses generated at a time. HTML with 2,000 distinct stacks takes 1 s and 90 MB.
 MAX_GENERATING: Final = 1
-#: Maximum time in seconds that a request waits for its turn.
-PATIENCE_S: Final = 2.0
-#: Maximum bytes of generated responses that clients have not received yet.
+#: Maximum time in seconds that a request waits for its turn. The live page sends five requests at once, and
+#: each of them may take a second on a busy host.
+PATIENCE_S: Final = 5.0
+#: Maximum size of all generated responses that clients have not received yet, in bytes.
 MAX_UNSENT: Final = 24 << 20
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope.daemon.http.answers import accepts_gzip
@@ -13,11 +13,10 @@ from innoscope.daemon.http.server import Response
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from importlib.abc import Traversable
 
     from innoscope.daemon.http.server import Request
 
-_PACKAGE: Final = "innoscope.daemon.http.page"
+_FOLDER: Final = Path(__file__).parent / "page"
 _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -32,7 +31,7 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 @cache
 def digest() -> str:
-    """Return a digest of all files, used as their common URL prefix so that modules can import each other."""
+    """Return one digest of all files, for their common URL prefix, so that modules can import each other."""
     hasher = hashlib.sha256()
     for name, file in _files():
         hasher.update(name.encode() + b"\0" + file.read_bytes())
@@ -46,29 +45,22 @@ def base() -> str:
 
 def routes() -> dict[str, Callable[[Request], Response]]:
     """Return a mapping of the files' paths to handlers."""
-    return {f"{base()}/{name}": _handler(name, file) for name, file in _files()}
+    return {f"{base()}/{name}": _handler(file) for name, file in _files()}
 
 
 def template() -> str:
     """Return the HTML template of the page."""
-    return (resources.files(_PACKAGE) / "index.html").read_text(encoding="utf-8")
+    return (_FOLDER / "index.html").read_text(encoding="utf-8")
 
 
-def _files() -> Iterator[tuple[str, Traversable]]:
-    for folder, prefix in (
-        (resources.files(_PACKAGE), ""),
-        (resources.files(_PACKAGE) / "vendor", "vendor/"),
-    ):
-        for file in sorted(folder.iterdir(), key=lambda one: one.name):
-            if _suffix(file.name) in _TYPES:
-                yield prefix + file.name, file
+def _files() -> Iterator[tuple[str, Path]]:
+    for folder in (_FOLDER, _FOLDER / "vendor"):
+        for file in sorted(folder.iterdir()):
+            if file.suffix in _TYPES:
+                yield file.relative_to(_FOLDER).as_posix(), file
 
 
-def _suffix(name: str) -> str:
-    return name[name.rfind(".") :]
-
-
-def _handler(name: str, file: Traversable) -> Callable[[Request], Response]:
+def _handler(file: Path) -> Callable[[Request], Response]:
     @cache
     def content(compress: bool) -> bytes:
         return gzip.compress(file.read_bytes(), 9, mtime=0) if compress else file.read_bytes()
@@ -76,6 +68,6 @@ def _handler(name: str, file: Traversable) -> Callable[[Request], Response]:
     def handle(request: Request) -> Response:
         compress = accepts_gzip(request)
         headers = {**_HEADERS, "Content-Encoding": "gzip"} if compress else _HEADERS
-        return Response(content(compress), _TYPES[_suffix(name)], headers=headers)
+        return Response(content(compress), _TYPES[file.suffix], headers=headers)
 
     return handle

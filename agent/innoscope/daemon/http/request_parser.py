@@ -1,7 +1,7 @@
 """Parse the request line and the headers of an HTTP request strictly.
 
 Everything that a proxy in front of the agent could interpret differently is rejected: other line endings,
-folded headers, duplicate Content-Length headers, and bodies.
+folded headers, duplicate Host, Content-Length and Authorization headers, and bodies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOST: Final = re.compile(rb"[\w.:\[\]%-]*")
 _ONCE: Final = frozenset({b"host", b"content-length", b"authorization"})
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """The request is rejected with ``status`` and ``reason``, and the connection is closed."""
 
     def __init__(self, status: HTTPStatus, reason: str) -> None:
@@ -35,14 +35,16 @@ class Refused(Exception):
 
 
 def check_line(line: bytes) -> None:
-    """Check the method, path and version in a request line. Raise Refused if one is not acceptable."""
+    """Check the method, path and version in a request line. Raise RequestRejected if one is invalid."""
     if len(line) > LINE_BYTES:
-        raise Refused(HTTPStatus.REQUEST_URI_TOO_LONG, f"request line too long: at most {LINE_BYTES:,} bytes")
+        raise RequestRejected(
+            HTTPStatus.REQUEST_URI_TOO_LONG, f"request line too long: at most {LINE_BYTES:,} bytes"
+        )
     match = _LINE.fullmatch(line)
     if match is None:
         raise _bad("malformed request line: HTTP/1.0 or 1.1 expected")
     if match[1].decode() not in METHODS:
-        raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"only {' and '.join(METHODS)} are supported")
+        raise RequestRejected(HTTPStatus.METHOD_NOT_ALLOWED, f"only {' and '.join(METHODS)} are supported")
     if not match[2].startswith(b"/"):
         raise _bad("the request target must be a path: this is not a proxy")
 
@@ -50,7 +52,7 @@ def check_line(line: bytes) -> None:
 def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
     """Read and check the header lines. Return them unchanged, with the empty line that ends them.
 
-    Raise Refused if they are malformed or too large, and OSError if the connection fails.
+    Raise RequestRejected if they are not acceptable or too large, and OSError if the connection fails.
     """
     lines: list[bytes] = []
     names: list[bytes] = []
@@ -59,7 +61,7 @@ def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
         line = source.readline(left + 1)
         left -= len(line)
         if left < 0 or len(lines) > HEADERS:
-            raise Refused(
+            raise RequestRejected(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
                 f"at most {HEADERS} headers and {HEADER_BYTES:,} bytes of them",
             )
@@ -77,7 +79,10 @@ def read(source: BufferedIOBase, *, needs_host: bool) -> bytes:
 
 
 def _name(line: bytes) -> bytes:
-    """Check a header line, and return the header's name in lower case. Raise Refused if it is invalid."""
+    """Check a header line, and return the header's name in lower case.
+
+    Raise RequestRejected if the line is malformed, or if it announces a body.
+    """
     match = _HEADER.fullmatch(line)
     if match is None:
         raise _bad("malformed header line")
@@ -89,5 +94,5 @@ def _name(line: bytes) -> bytes:
     return name
 
 
-def _bad(reason: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, reason)
+def _bad(reason: str) -> RequestRejected:
+    return RequestRejected(HTTPStatus.BAD_REQUEST, reason)

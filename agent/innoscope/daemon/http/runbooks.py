@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from innoscope.common.data import folder
-from innoscope.daemon.http.server import Request, Response, plain
+from innoscope.daemon.http.server import Request, Response, plain_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def routes() -> dict[str, Callable[[Request], Response]]:
     """Return a route for each existing runbook. Paths sent by clients are never used as file names."""
     pages = {page.stem: page for page in sorted(folder("runbooks").glob("*.md"))}
-    listing = "\n".join(f"/runbooks/{name}" for name in pages)
+    listing = [f"/runbooks/{name}" for name in pages]
     return {
-        "/runbooks": lambda _: plain(listing),
+        "/runbooks": lambda _: plain_lines(listing),
         **{f"/runbooks/{name}": partial(_page, page) for name, page in pages.items()},
     }
 

@@ -16,14 +16,17 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+from innoscope.common import sanitize
 from innoscope.common.errors import BadFile
 from innoscope.daemon.http import request_parser
-from innoscope.daemon.http.auth import TooManyGuesses, Verifier
+from innoscope.daemon.http.audit import AuditLog
+from innoscope.daemon.http.auth import TooManyGuesses, Verifier, parse
 from innoscope.daemon.http.connections import Connections, client_of
 from innoscope.daemon.http.overload import ExpensiveResponses, Overloaded
+from innoscope.daemon.http.roles import Client, Role, certificate_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from innoscope.common.supervision import Beat
     from innoscope.daemon.http.connections import OpenConnection
@@ -35,15 +38,18 @@ _log = logging.getLogger(__name__)
 _REQUEST_S: Final = 10
 #: Timeout in seconds for generating and sending a response.
 _RESPONSE_S: Final = 30
-#: Maximum idle time of a connection in seconds. Prometheus reuses its connection every 15 to 60 s.
+#: Seconds after which a request counts as hung. After ``_RESPONSE_S`` the connection is closed, which ends a
+#: thread that is sending a response, but not one that is still generating it.
+_HUNG_S: Final = 90
+#: Maximum idle time of a connection in seconds. Prometheus reuses its connection if it scrapes more often.
 _IDLE_S: Final = 75
 #: Pause in seconds between requests on one connection while many are open, so that no client hogs the CPU.
 _PAUSE_S: Final = 0.25
-#: Seconds between two checks for expired connections.
+#: Seconds between checks for expired connections.
 _SWEEP_S: Final = 1.0
 #: Length of the kernel's accept queue. A thousand simultaneous connections must not crowd out Prometheus.
 _BACKLOG: Final = 1024
-#: Responses below this path are expensive to generate; all others are cached or shared.
+#: Responses for paths with this prefix are expensive to generate; all others are cached or shared.
 _EXPENSIVE: Final = "/api/"
 _RETRY_AFTER_S: Final = "2"
 #: Headers that a proxy adds. If one is present, the client may be remote although the proxy is local.
@@ -54,21 +60,17 @@ HTML: Final = "text/html; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request.
-
-    ``trusted`` is true if the client is authenticated, or if it is local and the server listens only on
-    loopback addresses.
-    """
+    """An HTTP request. ``client`` determines which data may be served."""
 
     path: str
     query: Mapping[str, str]
     headers: Message
-    trusted: bool
+    client: Client
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP response. ``headers`` are sent in addition to those that all responses have."""
+    """An HTTP response. ``headers`` are sent in addition to the headers of all responses."""
 
     body: bytes
     content_type: str = TEXT
@@ -80,7 +82,15 @@ def plain(
     text: str, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a response with one line of plain text."""
-    return Response(f"{text}\n".encode(), status=status, headers=headers or {})
+    return plain_lines((text,), status, headers)
+
+
+def plain_lines(
+    lines: Iterable[str], status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return a response with lines of plain text, sanitized, because curl writes them to a terminal."""
+    text = "".join(f"{sanitize.line(line)}\n" for line in lines)
+    return Response(text.encode(), status=status, headers=headers or {})
 
 
 def _retry_later(text: str, status: HTTPStatus) -> Response:
@@ -88,14 +98,14 @@ def _retry_later(text: str, status: HTTPStatus) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ListenAddress:
     """An address to listen on: ``127.0.0.1:9977``, ``[::1]:9977``, ``:9977`` (all interfaces)."""
 
     host: str
     port: int
 
     @classmethod
-    def parse(cls, text: str) -> Address:
+    def parse(cls, text: str) -> ListenAddress:
         """Parse an address. Raise BadFile if it is malformed."""
         host, colon, port = text.rpartition(":")
         if (
@@ -121,30 +131,39 @@ _HEADERS: Final[Mapping[str, str]] = {
 
 
 class WebServer:
-    """The HTTP server. Its constructor opens the listening socket. ``routes`` maps paths to handlers."""
+    """The HTTP server. ``routes`` maps paths to handlers.
+
+    The constructor opens the listening socket. It raises BadFile if that fails.
+    """
 
     def __init__(
-        self, address: Address, routes: Mapping[str, Callable[[Request], Response]], watched: Watched
+        self, address: ListenAddress, routes: Mapping[str, Callable[[Request], Response]], watched: Watched
     ) -> None:
         self._listener = _listen(address)
         self._listener.settimeout(_SWEEP_S)
         host, self.port = self._listener.getsockname()[:2]
-        self.address = Address(host, self.port)
+        self.address = ListenAddress(host, self.port)
         self.local = ipaddress.ip_address(host).is_loopback
         self.routes = routes
         self.watched = watched
         self.verifier = Verifier()
         self.connections = Connections()
         self.expensive = ExpensiveResponses()
+        self.audit = AuditLog()
         self._stopping = threading.Event()
 
     def serve(self, beat: Beat = lambda: None) -> None:
-        """Accept connections until ``stop`` is called."""
+        """Accept connections until ``stop`` is called. Send no heartbeats while a request hangs.
+
+        A hung request may block all other expensive requests. Without heartbeats, systemd restarts the agent.
+        """
         swept = time.monotonic()
         while not self._stopping.is_set():
-            beat()
+            if self.connections.longest_s() < _HUNG_S:
+                beat()
             if time.monotonic() - swept >= _SWEEP_S:
                 self.connections.end_expired()
+                self.audit.flush()
                 swept = time.monotonic()
             try:
                 wire, client = self._listener.accept()
@@ -154,7 +173,7 @@ class WebServer:
                 if self._stopping.is_set():
                     return
                 _log.warning("cannot accept a connection", extra={"error": error.strerror})
-                self._stopping.wait(0.1)  # out of file descriptors: wait for other connections to end
+                self._stopping.wait(0.1)  # for example, out of file descriptors: wait until others end
                 continue
             opened = self.connections.add(wire, client_of(client[0]), _REQUEST_S)
             try:
@@ -171,6 +190,7 @@ class WebServer:
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._listener.close()
         self.connections.close_all()
+        self.audit.flush(everything=True)
 
     def _handle(self, opened: OpenConnection, client: Any) -> None:
         try:
@@ -192,7 +212,7 @@ class WebServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Handles all requests of one connection."""
+    """Handles all requests on one connection."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # otherwise each response waits up to 40 ms for the client's delayed ACK
@@ -223,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
             lines = request_parser.read(wire, needs_host=self.raw_requestline.endswith(b"1.1\r\n"))
             self.rfile = io.BytesIO(lines)
             return super().parse_request()
-        except request_parser.Refused as refused:
+        except request_parser.RequestRejected as refused:
             self._reset()
             self._send(plain(refused.reason, refused.status, {"Allow": ", ".join(request_parser.METHODS)}))
             return False
@@ -283,24 +303,37 @@ class _Handler(BaseHTTPRequestHandler):
             fields = dict(parse_qsl(query, keep_blank_values=True, max_num_fields=20))
         except ValueError:
             return plain("too many query fields: at most 20", HTTPStatus.BAD_REQUEST), False
-        request = Request(path, fields, self.headers, self._trusted(config))
+        request = Request(path, fields, self.headers, self._client(config))
         try:
             if not path.startswith(_EXPENSIVE):
                 return route(request), False
             with self.web.expensive.generating():
-                return route(request), True
+                response = route(request)
+            self._audit(request, response)
+            return response, True
         except Overloaded:
             return _retry_later("too many requests: try again", HTTPStatus.SERVICE_UNAVAILABLE), False
         except Exception:
             _log.exception("request failed", extra={"path": path})
             return plain("internal error, see the log", HTTPStatus.INTERNAL_SERVER_ERROR), False
 
-    def _trusted(self, config: WebConfig) -> bool:
-        """Return whether the client is authenticated, or is probably local."""
+    def _client(self, config: WebConfig) -> Client:
+        """Return the client: its role and, if it is authenticated, its name."""
+        account = parse(self.headers.get("Authorization")) if config.users else None
+        user = account[0] if account is not None else None
+        names = certificate_names(self.connection)
+        listed = any(name in config.roles.certificates for name in names)
+        if config.authenticates or listed:
+            name = user if user is not None else next(iter(names), "authenticated")
+            return Client(config.roles.of(user, names), name)
         forwarded = any(name in self.headers for name in _FORWARDED)
-        return config.authenticates or (
-            self.web.local and not forwarded and _is_local(self.headers.get("Host", ""))
-        )
+        local = self.web.local and not forwarded and _is_local(self.headers.get("Host", ""))
+        return Client(Role.STACKS if local else Role.METRICS)
+
+    def _audit(self, request: Request, response: Response) -> None:
+        if response.status is HTTPStatus.OK and self.command != "HEAD":
+            address = str(self.client_address[0])
+            self.web.audit.add(request.client.name, address, request.path, request.query, len(response.body))
 
     def _send(self, response: Response) -> None:
         if "Content-Length" in self.headers:
@@ -321,7 +354,7 @@ class _Handler(BaseHTTPRequestHandler):
         _log.debug("http", extra={"client": self.client_address[0], "request": format % args})
 
 
-def _listen(address: Address) -> socket.socket:
+def _listen(address: ListenAddress) -> socket.socket:
     try:
         if not address.host:
             return socket.create_server(

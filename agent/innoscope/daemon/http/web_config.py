@@ -1,5 +1,7 @@
 """Read the web configuration file, in the format of Prometheus' exporter-toolkit: TLS, users, headers.
 
+The section ``innoscope_roles`` is an addition to that format.
+
 Unsupported settings are errors, because an ignored setting would give a false impression of security.
 """
 
@@ -11,10 +13,12 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from innoscope.common import schema
 from innoscope.common.errors import BadFile
+from innoscope.daemon.http.roles import ROLES, Roles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,7 +53,7 @@ _ClientAuth: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(_CLIENT_AUT
 
 
 class _TlsFile(schema.Entry, frozen=True):
-    """The section ``tls_server_config``. An empty optional key has its default value."""
+    """The section ``tls_server_config``. An empty optional key takes its default value."""
 
     cert_file: str = ""
     key_file: str = ""
@@ -83,22 +87,39 @@ class _HttpFile(schema.Entry, frozen=True):
                 raise ValueError(f"headers.{name} is not supported")
 
 
+_RoleName: TypeAlias = Annotated[str, Meta(pattern=rf"\A({'|'.join(ROLES)})\Z")]
+
+
+class _RolesFile(schema.Entry, frozen=True):
+    """The section ``innoscope_roles``: the role of each user, and of each name in a client certificate."""
+
+    users: dict[str, _RoleName] = msgspec.field(default_factory=dict)
+    certificates: dict[str, _RoleName] = msgspec.field(default_factory=dict)
+
+
 class _File(schema.Entry, frozen=True):
     """The contents of the file, before conversion to WebConfig."""
 
     tls_server_config: _TlsFile | None = None
     http_server_config: _HttpFile | None = None
     basic_auth_users: dict[str, str] | None = None
+    innoscope_roles: _RolesFile | None = None
 
     def __post_init__(self) -> None:
+        roles = self.innoscope_roles or _RolesFile()
+        for name in roles.users:
+            if name not in (self.basic_auth_users or {}):
+                raise ValueError(f"innoscope_roles.users.{name} is not in basic_auth_users")
+        if roles.certificates and not (self.tls_server_config and self.tls_server_config.client_ca_file):
+            raise ValueError("innoscope_roles.certificates needs tls_server_config.client_ca_file")
         for name, hashed in (self.basic_auth_users or {}).items():
             if not hashed.startswith(("$2a$", "$2b$", "$2y$")) or len(hashed) != 60:
                 raise ValueError(f"the password of {name} is not a bcrypt hash (htpasswd -nBC 10 {name})")
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    """TLS settings. Paths are absolute, or relative to the configuration file."""
+class WebTls:
+    """TLS settings. Paths that are relative in the file have been resolved against the file's directory."""
 
     cert_file: Path
     key_file: Path
@@ -107,19 +128,21 @@ class Tls:
     min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
 
     def context(self) -> ssl.SSLContext:
-        """Create the TLS context. Raise BadFile if the files cannot be read or do not match."""
+        """Create the TLS context. Raise BadFile if a file is unreadable, or the key does not match."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = self.min_version
         # Renegotiation would let a client waste the server's CPU time.
         context.options |= ssl.OP_NO_RENEGOTIATION
+        files = f"{self.cert_file} and {self.key_file}"
         try:
             context.load_cert_chain(self.cert_file, self.key_file)
             if self.client_ca_file is not None:
+                files = str(self.client_ca_file)
                 context.load_verify_locations(self.client_ca_file)
         except OSError as error:  # includes ssl.SSLError
             raise BadFile(
-                f"cannot use {self.cert_file} and {self.key_file}: {error.strerror or error}",
-                remedy=f"openssl x509 -noout -in {self.cert_file}",
+                f"cannot use {files}: {error.strerror or error}",
+                remedy=f"openssl x509 -noout -in {files.partition(' ')[0]}",
             ) from error
         context.verify_mode = self.client_auth
         return context
@@ -129,9 +152,10 @@ class Tls:
 class WebConfig:
     """The settings of the web configuration file; by default, plain HTTP without authentication."""
 
-    tls: Tls | None = None
+    tls: WebTls | None = None
     users: Mapping[str, bytes] = field(default_factory=dict)  # name → bcrypt hash
     headers: Mapping[str, str] = field(default_factory=dict)
+    roles: Roles = field(default_factory=Roles)
 
     @property
     def authenticates(self) -> bool:
@@ -150,11 +174,19 @@ def load(path: Path) -> WebConfig:
         _tls(tls, path.parent) if tls is not None and tls.enabled else None,
         {name: hashed.encode() for name, hashed in (users or {}).items()},
         (http.headers if http else None) or {},
+        _roles(file.innoscope_roles or _RolesFile()),
     )
 
 
-def _tls(file: _TlsFile, folder: Path) -> Tls:
-    return Tls(
+def _roles(file: _RolesFile) -> Roles:
+    users, certificates = (
+        {name: ROLES[role] for name, role in roles.items()} for roles in (file.users, file.certificates)
+    )
+    return Roles(users, certificates)
+
+
+def _tls(file: _TlsFile, folder: Path) -> WebTls:
+    return WebTls(
         folder / file.cert_file,
         folder / file.key_file,
         folder / file.client_ca_file if file.client_ca_file else None,
@@ -176,7 +208,10 @@ class Watched:
             self._read(path)
 
     def current(self) -> tuple[WebConfig, ssl.SSLContext | None]:
-        """Return the configuration and its TLS context, reloaded if necessary."""
+        """Return the configuration and its TLS context, reloaded if a file has changed.
+
+        If reloading fails, log the error and return the previous configuration.
+        """
         if self._path is not None:
             with self._lock:
                 if self._fingerprint(self._path) != self._seen:

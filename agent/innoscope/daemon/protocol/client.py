@@ -11,6 +11,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from innoscope.common import slowness
 from innoscope.common.errors import ExitCode, InnoscopeError
 from innoscope.daemon.protocol import messages
 from innoscope.daemon.protocol.sample_encoding import decode_samples
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET: Final = "/run/innoscope/sensor.sock"
 
-#: Position in the sensor's profiles or samples, by server. An empty cursor starts with the oldest one.
+#: Position in the sensor's profiles or samples, by server. An empty cursor starts with the oldest entry.
 Cursor = dict[str, int]
-#: Maximum difference in seconds between the time of a sample and now. The clock may have been set.
+#: Samples whose time differs from the current time by more than this many seconds are rejected. The limit is
+#: high because the clock may have been set.
 _SAMPLES_S: Final = 86_400.0
 
 
@@ -55,15 +59,31 @@ class ServerSamples:
     batch: Batch
 
 
+class _Servers(msgspec.Struct, frozen=True):
+    servers: dict[str, dict[str, Any]]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """One server's part of a reply, without its profiles or samples."""
+
+    target: dict[str, Any]
+    cursor: int
+
+
+class _Statuses(msgspec.Struct, frozen=True):
+    servers: dict[str, list[dict[str, Any]]]
+
+
 class SensorClient:
     """A client that opens one connection per request, so that sensor restarts need no special handling.
 
-    ``timeout`` limits a whole request, in seconds. The methods raise SensorDown on every failure.
+    ``timeout`` limits a whole request, in seconds (more on a slow host). The methods raise SensorDown on
+    every failure.
     """
 
     def __init__(self, path: str = DEFAULT_SOCKET, timeout: float = 1.0) -> None:
         self.path = path
-        self._timeout = timeout
+        self._timeout = slowness.scaled(timeout)
 
     def hello(self) -> dict[str, Any]:
         """Return ``version``, ``protocol``, ``pid``, ``boot_id`` and the names of the ``servers``."""
@@ -85,7 +105,7 @@ class SensorClient:
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 
     def samples(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerSamples]]:
-        """Return the new cursor, and samples of busy threads by server. Call until none are left."""
+        """Return the new cursor, and samples of busy threads by server. Repeat until none are left."""
         now = time.time()
         with self._bad_message_as_down():
             reply = self._call({"call": "samples", "cursor": cursor})
@@ -105,7 +125,7 @@ class SensorClient:
     def probes(self) -> dict[str, list[dict[str, Any]]]:
         """Return the status of each probe, by server."""
         with self._bad_message_as_down():
-            return _statuses(self._call({"call": "probes"}))
+            return messages.decoded(self._call({"call": "probes"}), _Statuses).servers
 
     def _call(self, request: Mapping[str, Any]) -> dict[str, Any]:
         deadline = time.monotonic() + self._timeout
@@ -114,7 +134,7 @@ class SensorClient:
                 # settimeout() makes connect() non-blocking, which fails if the backlog is full
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
                 wire.connect(self.path)
-                with suppress(BrokenPipeError):  # refused before the request was sent; the reply says why
+                with suppress(BrokenPipeError):  # refused before the request was sent; the reply explains why
                     messages.send(wire, request, messages.REQUEST_BYTES, deadline)
                 reply = messages.receive(wire, messages.REPLY_BYTES, deadline)
         except (messages.TooSlow, TimeoutError, BlockingIOError) as error:
@@ -159,25 +179,18 @@ def _timeval(seconds: float) -> bytes:
 
 def _profiles(reply: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
     cursor, found = {}, {}
-    for name, body in messages.part(reply, "servers", dict).items():
-        target = messages.decode_target(messages.part(body, "target", dict))
-        cursor[name] = messages.part(body, "cursor", int)
-        found[name] = ServerProfiles(target, decode_chunks(body))
+    for name, body in messages.decoded(reply, _Servers).servers.items():
+        part = messages.decoded(body, _Part)
+        cursor[name] = part.cursor
+        found[name] = ServerProfiles(messages.decode_target(part.target), decode_chunks(body))
     return cursor, found
 
 
 def _samples(reply: Any, earliest: float, latest: float) -> tuple[Cursor, dict[str, ServerSamples]]:
     cursor, found = {}, {}
-    for name, body in messages.part(reply, "servers", dict).items():
-        target = messages.decode_target(messages.part(body, "target", dict))
-        cursor[name] = messages.part(body, "cursor", int)
-        found[name] = ServerSamples(target, decode_samples(body, earliest, latest))
+    for name, body in messages.decoded(reply, _Servers).servers.items():
+        part = messages.decoded(body, _Part)
+        cursor[name] = part.cursor
+        batch = decode_samples(body, earliest, latest)
+        found[name] = ServerSamples(messages.decode_target(part.target), batch)
     return cursor, found
-
-
-def _statuses(reply: Any) -> dict[str, list[dict[str, Any]]]:
-    servers = messages.part(reply, "servers", dict)
-    return {
-        name: [messages.expect(row, dict) for row in messages.expect(rows, list)]
-        for name, rows in servers.items()
-    }

@@ -1,20 +1,29 @@
 """Encode and decode the messages on the sensor's socket.
 
 A connection carries one request and one reply. Each consists of a 4-byte length and a JSON body. Neither side
-trusts the other: the length is checked before any byte of the body is read, and all values are validated.
+trusts the other: the length is checked before any byte of the body is read, and msgspec checks types and
+ranges. ``select`` checks indexes into other parts of a message. The standard library parses the JSON, because
+samples may be ``Infinity`` or ``NaN``, which msgspec does not parse.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import sys
 import time
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from innoscope.common.errors import BadFile
+from innoscope.common.json_size import text_bytes
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.common.supervision import Trouble
+from innoscope.common.typed import convert_untrusted
 from innoscope.target.model import Target
 
 if TYPE_CHECKING:
@@ -22,19 +31,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-#: Protocol version: increment it if older clients can no longer decode the replies.
+#: Protocol version: increment it after a change that prevents older clients from decoding the replies.
 VERSION: Final = 3
 REQUEST_BYTES: Final = 64 << 10
 REPLY_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("!I")
 _PIECE: Final = 1 << 18
+#: Size reserved for the fields of a reply to ``collect`` that do not depend on the servers.
+_OWN_BYTES: Final = 1 << 20
+#: Maximum size in bytes of a target's text in JSON. Only paths with characters that JSON escapes can exceed
+#: it.
+_TEXT_BYTES: Final = 4096
+#: Number of characters to which a longer text is cut. Each character takes at most 12 bytes in JSON.
+_CUT_CHARACTERS: Final = _TEXT_BYTES // 12
 #: Maximum number of histogram buckets. Bucket bounds are powers of two in nanoseconds, so 64 of them cover
 #: more than 500 years.
 _BUCKETS: Final = 64
-_PLAIN: Final = frozenset({int, float})
+T = TypeVar("T")
 #: A metric and the values of its labels.
 _Series: TypeAlias = tuple[str, tuple[str, ...]]
 _Numbers: TypeAlias = dict[_Series, int]
+
+Natural: TypeAlias = Annotated[int, Meta(ge=0)]
+#: A count that fits into 32 bits.
+Count32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
+#: A thread id.
+Tid: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+#: A number that is neither infinite nor NaN.
+Finite: TypeAlias = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+#: ``[total_ns, bucket, …]``
+_Counts: TypeAlias = Annotated[list[Natural], Meta(min_length=1, max_length=_BUCKETS + 1)]
+#: Indexes into ``series``, and their values.
+_Samples: TypeAlias = tuple[list[Natural], list[int | float | _Counts]]
 
 
 class BadMessage(BadFile):
@@ -47,7 +75,7 @@ class TooSlow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerReply:
-    """The sensor's report on one server. Exited servers are reported for an hour, with mysqld_up 0."""
+    """The sensor's report on one server. Exited servers are reported for up to an hour, with mysqld_up 0."""
 
     name: str
     target: Target
@@ -120,18 +148,43 @@ def _set_timeout(wire: socket.socket, deadline: float) -> None:
     wire.settimeout(rest)
 
 
-def encode_servers(servers: Iterable[ServerReply]) -> dict[str, Any]:
-    """Return ``series`` and ``servers``. A series that several servers share is listed only once."""
+def encode_servers(servers: Iterable[ServerReply], most_bytes: int = REPLY_BYTES) -> dict[str, Any]:
+    """Return ``series`` and ``servers``. A series that several servers share is listed only once.
+
+    ``most_bytes``, less ``_OWN_BYTES``, are divided equally among the servers. A collector whose results do
+    not fit into its server's share is reported as failed, so that one server cannot keep the others out of
+    the reply.
+    """
+    every = list(servers)
+    share = (most_bytes - _OWN_BYTES) // max(1, len(every))
     numbers: _Numbers = {}
-    encoded = [
-        {
-            "name": server.name,
-            "target": encode_target(server.target),
-            "outcomes": [_encode_outcome(outcome, numbers) for outcome in server.outcomes],
-        }
-        for server in servers
-    ]
+    encoded = [_encode_server(server, numbers, share) for server in every]
     return {"series": [[metric, *labels] for metric, labels in numbers], "servers": encoded}
+
+
+def _encode_server(server: ServerReply, numbers: _Numbers, share: int) -> dict[str, Any]:
+    target = encode_target(server.target)
+    left = share - _json_bytes(target)
+    outcomes = []
+    for outcome in server.outcomes:
+        before = len(numbers)
+        encoded = _encode_outcome(outcome, numbers)
+        size = _json_bytes(encoded)
+        if len(numbers) > before:
+            size += _json_bytes(list(islice(numbers, before, None)))
+        if size > left:
+            while len(numbers) > before:
+                numbers.popitem()
+            reason = f"error: the results of all collectors take more than {share:,} bytes, not sent"
+            encoded = _encode_outcome(replace(outcome, success=False, samples=(), past=(), reason=reason), {})
+            size = _json_bytes(encoded)
+        left -= size
+        outcomes.append(encoded)
+    return {"name": server.name, "target": target, "outcomes": outcomes}
+
+
+def _json_bytes(value: Any) -> int:
+    return len(json.dumps(value))
 
 
 def _encode_outcome(outcome: Outcome, numbers: _Numbers) -> dict[str, Any]:
@@ -155,114 +208,121 @@ def _encode_samples(samples: Sequence[Sample], numbers: _Numbers) -> list[list[A
     ]
 
 
-def _servers(data: Any) -> tuple[ServerReply, ...]:
-    series = [_series(item) for item in part(data, "series", list)]
-    return tuple(
-        ServerReply(
-            part(server, "name", str),
-            decode_target(part(server, "target", dict)),
-            tuple(_outcome(item, series) for item in part(server, "outcomes", list)),
-        )
-        for server in part(data, "servers", list)
-    )
+class _Outcome(msgspec.Struct, frozen=True):
+    collector: str
+    success: bool
+    seconds: float
+    samples: _Samples
+    past: _Samples
+    reason: str | None = None
 
 
-def _series(data: Any) -> _Series:
-    if not isinstance(data, list) or {*map(type, data)} != {str}:
-        raise BadMessage("malformed series: expected [metric, label, …]")
-    metric, *labels = data
-    return metric, tuple(labels)
+class _Server(msgspec.Struct, frozen=True):
+    name: str
+    target: dict[str, Any]
+    outcomes: list[_Outcome]
 
 
-def _outcome(data: Any, series: Sequence[_Series]) -> Outcome:
-    reason = expect(data, dict).get("reason")
-    return Outcome(
-        part(data, "collector", str),
-        part(data, "success", bool),
-        part(data, "seconds", float),
-        _samples(part(data, "samples", list), series),
-        None if reason is None else expect(reason, str),
-        _samples(part(data, "past", list), series),
-    )
+class _Reply(msgspec.Struct, frozen=True):
+    """The JSON of a Reply. Unknown keys are ignored, because later versions may add some."""
+
+    boot_id: str
+    pid: int
+    cpu_seconds: float
+    rss_bytes: int
+    version: str
+    series: list[Annotated[list[str], Meta(min_length=1)]]
+    servers: list[_Server]
+    sent_at: float
+    trouble: Trouble = msgspec.field(default_factory=Trouble)
 
 
-def _samples(data: Sequence[Any], series: Sequence[_Series]) -> tuple[Sample, ...]:
-    """Decode samples. All indices are checked in one pass: 100 servers have tens of thousands of samples."""
-    if len(data) != 2 or len(expect(data[0], list)) != len(expect(data[1], list)):
-        raise BadMessage("malformed samples: expected as many series indices as values")
-    numbers, values = data
-    if numbers and ({*map(type, numbers)} != {int} or min(numbers) < 0 or max(numbers) >= len(series)):
-        raise BadMessage("malformed samples: series index out of range")
-    return tuple(
-        [
-            Sample(metric, value if type(value) in _PLAIN else _histogram(value), labels)
-            for (metric, labels), value in zip([series[number] for number in numbers], values, strict=True)
-        ]
-    )
+class SnapshotsRequest(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"}):
+    """The request for a server's snapshots between two Unix times."""
 
-
-def _histogram(data: Any) -> Histogram:
-    expect(data, list)
-    if not 1 <= len(data) <= _BUCKETS + 1 or not all(type(item) is int and item >= 0 for item in data):
-        raise BadMessage("malformed histogram: expected a list of counts")
-    return Histogram(tuple(data[1:]), data[0])
-
-
-def encode_target(target: Target) -> dict[str, Any]:
-    """Convert a target to values that JSON can represent."""
-    return target.document() | {"version": list(target.version)}
-
-
-#: The types that each field of a target may have; fields that are not listed must be strings.
-_TARGET: Final[dict[str, tuple[type, ...]]] = {
-    "pid": (int,), "start_time": (int,), "threads": (int,), "port": (int, type(None)),
-    "version": (list,), "deleted": (bool,),
-    **dict.fromkeys(("build_id", "socket", "datadir", "container"), (str, type(None))),
-}  # fmt: skip
-
-
-def decode_target(data: Any) -> Target:
-    """Decode a target. Unknown keys are ignored; ``chosen`` is never set. Raise BadMessage if invalid."""
-    names = [field.name for field in fields(Target) if field.name != "chosen"]
-    values = {name: expect(data, dict).get(name) for name in names}
-    for name, value in values.items():
-        if type(value) not in _TARGET.get(name, (str,)):
-            raise BadMessage(f"malformed target: invalid {name}: {value!r:.60}")
-    values["version"] = tuple(expect(number, int) for number in values["version"])
-    return Target(**values)
+    server: str
+    begin: float
+    end: float
+    stacks: Any = False
 
 
 def decode_reply(data: Any) -> Reply:
     """Decode the reply to ``collect``. Raise BadMessage if it is invalid."""
+    reply = decoded(data, _Reply)
+    series = [(metric, tuple(labels)) for metric, *labels in reply.series]
     return Reply(
-        boot_id=part(data, "boot_id", str),
-        pid=part(data, "pid", int),
-        cpu_seconds=part(data, "cpu_seconds", float),
-        rss_bytes=part(data, "rss_bytes", int),
-        version=part(data, "version", str),
-        servers=_servers(data),
-        sent_at=part(data, "sent_at", float),
-        trouble=_trouble(data),
+        reply.boot_id,
+        reply.pid,
+        reply.cpu_seconds,
+        reply.rss_bytes,
+        reply.version,
+        tuple(
+            ServerReply(
+                server.name,
+                decode_target(server.target),
+                tuple(_outcome(outcome, series) for outcome in server.outcomes),
+            )
+            for server in reply.servers
+        ),
+        reply.sent_at,
+        reply.trouble,
     )
 
 
-def _trouble(data: Any) -> Trouble:
-    """Decode the counts of failures in the sensor. Counts that the sensor does not send are 0."""
-    trouble = expect(data.get("trouble", {}), dict)
-    return Trouble(**{field.name: expect(trouble.get(field.name, 0), int) for field in fields(Trouble)})
+def _outcome(data: _Outcome, series: Sequence[_Series]) -> Outcome:
+    return Outcome(
+        data.collector,
+        data.success,
+        data.seconds,
+        _decode_samples(data.samples, series),
+        data.reason,
+        _decode_samples(data.past, series),
+    )
 
 
-def part(data: Any, name: str, kind: type) -> Any:
-    """Return the value of a key. Raise BadMessage if it is missing or does not have the type ``kind``."""
-    if name not in expect(data, dict):
-        raise BadMessage(f"{name} is missing")
-    return expect(data[name], kind)
+def _decode_samples(data: _Samples, series: Sequence[_Series]) -> tuple[Sample, ...]:
+    numbers, values = data
+    if len(numbers) != len(values):
+        raise BadMessage("malformed samples: expected as many series indexes as values")
+    return tuple(
+        [
+            Sample(
+                metric, Histogram(tuple(value[1:]), value[0]) if isinstance(value, list) else value, labels
+            )
+            for (metric, labels), value in zip(select(series, numbers), values, strict=True)
+        ]
+    )
 
 
-def expect(value: Any, kind: type) -> Any:
-    """Return the value if its type is ``kind`` (an int is also a valid float). Otherwise raise BadMessage."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise BadMessage(f"expected {kind.__name__}, got {value!r:.60}")
-    return value
+def encode_target(target: Target) -> dict[str, Any]:
+    """Convert a target to values that JSON can represent. Strings that may exceed 4 KiB are truncated."""
+    document = target.document() | {"version": list(target.version)}
+    return {name: _cut(value) if isinstance(value, str) else value for name, value in document.items()}
+
+
+def _cut(text: str) -> str:
+    if text_bytes(text) <= _TEXT_BYTES or _json_bytes(text) - len('""') <= _TEXT_BYTES:
+        return text
+    return text[: _CUT_CHARACTERS - 1] + "…"
+
+
+def decode_target(data: dict[str, Any]) -> Target:
+    """Decode a target. Unknown keys are ignored; ``chosen`` is never set. Raise BadMessage if invalid."""
+    return decoded(data | {"chosen": False}, Target)
+
+
+def decoded(data: Any, kind: type[T]) -> T:
+    """Convert a message or a part of it to a type. Raise BadMessage if it is invalid."""
+    try:
+        return convert_untrusted(data, kind)
+    except ValueError as error:
+        raise BadMessage(f"malformed message: {error}") from error
+
+
+def select(items: Sequence[T], indexes: Sequence[object]) -> list[T]:
+    """Return the items with these indexes. Raise BadMessage if one is not an index of ``items``."""
+    count = len(items)
+    found = [items[index] for index in indexes if isinstance(index, int) and 0 <= index < count]
+    if len(found) != len(indexes):
+        raise BadMessage(f"malformed message: an index is out of range: there are {count:,} items")
+    return found

@@ -1,32 +1,57 @@
-"""Encode and decode the samples of busy threads. A reply has each function name and each shape only once."""
+"""Encode and decode samples of busy threads.
+
+Each server's part of a reply contains each function name and each shape only once.
+
+msgspec checks types, ranges and lengths. This module checks indexes, the times of snapshots, and that columns
+have equal lengths. Texts that UTF-8 cannot encode are rejected, because the history cannot store them.
+"""
 
 from __future__ import annotations
 
-import math
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
-from innoscope.daemon.protocol.messages import BadMessage, expect, part
-from innoscope.sampling.sessions.model import Batch, Sampled, Shape
+import msgspec
+from msgspec import Meta
+
+from innoscope.daemon.protocol.messages import BadMessage, Natural, decoded, select
+from innoscope.sampling.sessions.model import Batch, Sampled, SharedValues
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-_TEXTS: Final = len(Shape._fields) - 1
-_MAX_TEXT: Final = 1_024
-_MAX_NAME: Final = 16_384
+_TEXTS: Final = len(SharedValues._fields) - 1
 _MAX_FUNCTIONS: Final = 1_024
-#: Maximum number of seconds that a snapshot represents.
-_MAX_WEIGHT_S: Final = 3_600.0
-_MAX_TID: Final = (1 << 31) - 1
-_MAX_ID: Final = (1 << 63) - 1
-_NUMBERS: Final = frozenset({int})
-_NULLABLE: Final = frozenset({int, type(None)})
-_DIGEST: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+_Text: TypeAlias = Annotated[str, Meta(max_length=1_024)]
+_Function: TypeAlias = Annotated[str, Meta(max_length=16_384)]
+_Digest: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+_Tid: TypeAlias = Annotated[int, Meta(ge=1, le=(1 << 31) - 1)]
+_Connections: TypeAlias = list[Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None]
+#: The texts of a SharedValues, then indexes into ``functions``.
+_Shape: TypeAlias = Annotated[
+    list[_Text | Natural | None], Meta(min_length=_TEXTS, max_length=_TEXTS + _MAX_FUNCTIONS)
+]
+
+
+class _Sampled(NamedTuple):
+    at: int
+    #: The number of seconds that the snapshot represents.
+    weight: Annotated[float, Meta(ge=0, le=3_600)]
+    tids: list[_Tid]
+    shapes: list[Natural]
+    connections: _Connections
+    blockers: _Connections
+
+
+class _Batch(msgspec.Struct, frozen=True):
+    functions: list[_Function]
+    digests: dict[_Digest, _Text]
+    shapes: list[_Shape]
+    snapshots: list[_Sampled]
 
 
 def encode_samples(batch: Batch) -> dict[str, Any]:
-    """Return ``functions``, ``digests``, ``shapes`` (with indices into functions) and ``snapshots``."""
+    """Return ``functions``, ``digests``, ``shapes`` (with indexes into functions) and ``snapshots``."""
     functions: dict[str, int] = {}
     shapes = [
         [*shape[:-1], *(functions.setdefault(name, len(functions)) for name in shape.stack)]
@@ -46,72 +71,40 @@ def encode_samples(batch: Batch) -> dict[str, Any]:
 def decode_samples(data: Any, earliest: float, latest: float) -> Batch:
     """Decode the result of ``encode_samples``. Raise BadMessage if it is invalid.
 
-    All snapshots must have been taken between two Unix times.
+    All snapshots must have been taken between the Unix times ``earliest`` and ``latest``.
     """
-    functions = [_text(name, _MAX_NAME) for name in part(data, "functions", list)]
-    shapes = [_shape(item, functions) for item in part(data, "shapes", list)]
+    found = decoded(data, _Batch)
+    _check_encodable(found.functions)
+    _check_encodable(found.digests.values())
+    shapes = [_shape(item, found.functions) for item in found.shapes]
     span = int(earliest * 1e6), int(latest * 1e6)
-    snapshots = [_sampled(item, len(shapes), span) for item in part(data, "snapshots", list)]
-    return Batch(shapes, snapshots, _digests(part(data, "digests", dict)))
+    return Batch(shapes, [_sampled(item, shapes, span) for item in found.snapshots], found.digests)
 
 
-def _digests(data: Mapping[Any, Any]) -> dict[str, str]:
-    for identifier in data:
-        _digest(identifier)
-    return {identifier: _text(text, _MAX_TEXT) for identifier, text in data.items()}
-
-
-def _digest(identifier: str | None) -> None:
-    if identifier is not None and not _DIGEST.fullmatch(identifier):
-        raise BadMessage(f"malformed digest: {identifier!r:.60}")
-
-
-def _shape(data: Any, functions: Sequence[str]) -> Shape:
-    if not isinstance(data, list) or not _TEXTS <= len(data) <= _TEXTS + _MAX_FUNCTIONS:
-        raise BadMessage("malformed shape: expected texts and function indices")
-    texts = [None if text is None else _text(text, _MAX_TEXT) for text in data[:_TEXTS]]
-    numbers = data[_TEXTS:]
-    _check_column("function indices", numbers, 0, len(functions) - 1)
-    shape = Shape._make([*texts, tuple([functions[number] for number in numbers])])
-    _digest(shape.digest)
-    _digest(shape.blocker_digest)
+def _shape(item: Sequence[str | int | None], functions: Sequence[str]) -> SharedValues:
+    texts = [text for text in item[:_TEXTS] if not isinstance(text, int)]
+    if len(texts) < _TEXTS:
+        raise BadMessage("malformed shape: expected texts and function indexes")
+    _check_encodable(text for text in texts if text is not None)
+    shape = SharedValues._make([*texts, tuple(select(functions, item[_TEXTS:]))])
+    for digest in (shape.digest, shape.blocker_digest):
+        if digest is not None:
+            decoded(digest, _Digest)
     return shape
 
 
-def _text(value: Any, most: int) -> str:
-    text: str = expect(value, str)
-    if len(text) > most:
-        raise BadMessage(f"malformed text: {len(text):,} characters, the limit is {most:,}")
+def _check_encodable(texts: Iterable[str]) -> None:
     try:
-        text.encode()
+        "".join(texts).encode()
     except UnicodeEncodeError as error:
         raise BadMessage(f"malformed text: {error.reason}") from error
-    return text
 
 
-def _sampled(data: Any, shapes: int, span: tuple[int, int]) -> Sampled:
-    if not isinstance(data, list) or len(data) != 6:
-        raise BadMessage("malformed snapshot: expected time, weight and four columns")
-    at, weight = expect(data[0], int), expect(data[1], float)
-    columns: list[list[Any]] = [expect(column, list) for column in data[2:]]
-    tids, numbers, connections, blockers = columns
-    if not span[0] <= at <= span[1]:
-        raise BadMessage(f"malformed snapshot: the time {at} is not between {span[0]} and {span[1]}")
-    if not (math.isfinite(weight) and 0 <= weight <= _MAX_WEIGHT_S):
-        raise BadMessage(f"malformed snapshot: invalid weight {weight!r}")
-    if len({len(column) for column in columns}) > 1:
+def _sampled(item: _Sampled, shapes: Sequence[SharedValues], span: tuple[int, int]) -> Sampled:
+    if not span[0] <= item.at <= span[1]:
+        raise BadMessage(f"malformed snapshot: the time {item.at} is not between {span[0]} and {span[1]}")
+    if len({len(column) for column in item[2:]}) > 1:
         raise BadMessage("malformed snapshot: columns of different lengths")
-    _check_column("thread ids", tids, 1, _MAX_TID)
-    _check_column("shape indices", numbers, 0, shapes - 1)
-    for ids in (connections, blockers):
-        _check_column("connection ids", ids, 0, _MAX_ID, nullable=True)
-    return Sampled(at, weight, tids, numbers, connections, blockers)
-
-
-def _check_column(what: str, values: list[Any], least: int, most: int, *, nullable: bool = False) -> None:
-    """Raise BadMessage unless all values are integers in a range. All are checked in one pass."""
-    if not {*map(type, values)} <= (_NULLABLE if nullable else _NUMBERS):
-        raise BadMessage(f"malformed {what}: expected integers")
-    present = [value for value in values if value is not None] if nullable else values
-    if present and not (least <= min(present) and max(present) <= most):
-        raise BadMessage(f"malformed {what}: out of range")
+    if item.shapes and max(item.shapes) >= len(shapes):
+        raise BadMessage("malformed snapshot: shape index out of range")
+    return Sampled(*item)

@@ -1,22 +1,72 @@
-"""Encode and decode profile chunks and snapshots. A reply contains each frame and each stack only once."""
+"""Encode and decode profile chunks and snapshots.
+
+The profiles of a server contain each frame and each stack only once, its snapshots each function name.
+
+msgspec checks types and ranges. ``match`` statements check arrays of variable length, such as ``[wait, trust,
+frame index, …]``, because msgspec has no type for them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from innoscope.daemon.protocol.messages import BadMessage, expect, part
+import msgspec
+
+from innoscope.daemon.protocol.messages import BadMessage, Count32, Finite, Natural, Tid, decoded, select
 from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, Stack
+from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 from innoscope.sampling.snapshot_history import ObservedStack, SnapshotSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+#: Maximum sum of the counts in a chunk, which is stored in 32 bits.
+_MAX_COUNT: Final = (1 << 32) - 1
+_TRUST: Final = {trust.value: trust for trust in Trust}
+_Stack: TypeAlias = list[str | Natural]
+_Tids: TypeAlias = tuple[Tid, ...]
+
+
+class _Frame(NamedTuple):
+    function: str | None
+    module: str
+    offset: int
+    inlined: bool
+    kernel: bool
+
+
+class _Chunk(msgspec.Struct, frozen=True):
+    start: Finite
+    end: Finite
+    snapshots: Count32
+    snapshot_ms: Finite
+    dropped: Count32
+    counts: list[tuple[Natural, Count32]]
+
+
+class _Chunks(msgspec.Struct, frozen=True):
+    frames: list[_Frame]
+    stacks: list[_Stack]
+    chunks: list[_Chunk]
+
+
+class _Snapshot(NamedTuple):
+    at: Finite
+    threads: list[tuple[str, str, Count32]]
+    running: _Tids
+    doing: dict[str, _Tids]
+
+
+class _Snapshots(msgspec.Struct, frozen=True):
+    functions: list[str]
+    snapshots: list[_Snapshot]
+    seen: list[list[str | Count32 | _Tids]]
+
 
 def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
-    """Return ``frames``, ``stacks`` (with indices into frames) and ``chunks`` (with indices into stacks)."""
+    """Return ``frames``, ``stacks`` (with indexes into frames) and ``chunks`` (with indexes into stacks)."""
     frames: dict[Frame, int] = {}
-    stacks: dict[Stack, int] = {}
+    stacks: dict[ClassifiedStack, int] = {}
     encoded = [
         {
             "start": chunk.start,
@@ -48,54 +98,32 @@ def encode_chunks(chunks: Iterable[Chunk]) -> dict[str, Any]:
 
 def decode_chunks(data: Any) -> list[Chunk]:
     """Decode the result of ``encode_chunks``. Raise BadMessage if it is invalid."""
-    frames = [_frame(item) for item in part(data, "frames", list)]
-    stacks = [_stack(item, frames) for item in part(data, "stacks", list)]
-    return [_chunk(item, stacks) for item in part(data, "chunks", list)]
+    found = decoded(data, _Chunks)
+    frames = [_frame(item) for item in found.frames]
+    stacks = [_stack(item, frames) for item in found.stacks]
+    return [_chunk(item, stacks) for item in found.chunks]
 
 
-def _frame(data: Any) -> Frame:
-    if not isinstance(data, list) or len(data) != 5:
-        raise BadMessage("malformed frame: expected [function, module, offset, inlined, kernel]")
-    function, module, offset, inlined, kernel = data
-    name = None if function is None else expect(function, str)
-    rest = expect(module, str), expect(offset, int), expect(inlined, bool), expect(kernel, bool)
+def _frame(item: _Frame) -> Frame:
     try:
-        return Frame(name, *rest)
+        return Frame(*item)
     except (OverflowError, UnicodeError) as error:
         raise BadMessage(f"malformed frame: {error}") from error
 
 
-def _stack(data: Any, frames: Sequence[Frame]) -> Stack:
-    if not isinstance(data, list) or len(data) < 2:
-        raise BadMessage("malformed stack: expected [wait, trust, frame index, …]")
-    wait, trust, *numbers = data
-    try:
-        level = Trust(trust)
-    except ValueError as error:
-        raise BadMessage(f"malformed stack: unknown trust level {trust!r:.60}") from error
-    return Stack.of(expect(wait, str), level, tuple(_at(frames, number) for number in numbers))
+def _stack(item: _Stack, frames: Sequence[Frame]) -> ClassifiedStack:
+    match item:
+        case [str(wait), str(trust), *indexes] if trust in _TRUST:
+            return ClassifiedStack.of(wait, _TRUST[trust], tuple(select(frames, indexes)))
+    raise BadMessage("malformed stack: expected [wait, trust, frame index, …]")
 
 
-def _chunk(data: Any, stacks: Sequence[Stack]) -> Chunk:
-    counts = {}
-    for pair in part(data, "counts", list):
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise BadMessage("malformed count: expected [stack index, threads]")
-        counts[_at(stacks, pair[0])] = expect(pair[1], int)
-    return Chunk(
-        part(data, "start", float),
-        part(data, "end", float),
-        part(data, "snapshots", int),
-        part(data, "snapshot_ms", float),
-        counts,
-        part(data, "dropped", int),
-    )
-
-
-def _at(items: Sequence[Any], number: Any) -> Any:
-    if not 0 <= expect(number, int) < len(items):
-        raise BadMessage(f"index {number} out of range: there are {len(items):,} items")
-    return items[number]
+def _chunk(item: _Chunk, stacks: Sequence[ClassifiedStack]) -> Chunk:
+    found = select(stacks, [index for index, _ in item.counts])
+    counts = dict(zip(found, (count for _, count in item.counts), strict=True))
+    if sum(counts.values()) > _MAX_COUNT:
+        raise BadMessage("malformed chunk: the sum of its counts is out of range")
+    return Chunk(item.start, item.end, item.snapshots, item.snapshot_ms, counts, item.dropped)
 
 
 def encode_snapshots(snapshots: Iterable[SnapshotSummary], seen: Iterable[ObservedStack]) -> dict[str, Any]:
@@ -128,33 +156,18 @@ def encode_snapshots(snapshots: Iterable[SnapshotSummary], seen: Iterable[Observ
 
 def decode_snapshots(data: Any) -> tuple[tuple[SnapshotSummary, ...], tuple[ObservedStack, ...]]:
     """Decode the result of ``encode_snapshots``. Raise BadMessage if it is invalid."""
-    functions = [expect(name, str) for name in part(data, "functions", list)]
-    snapshots = tuple(_snapshot(item) for item in part(data, "snapshots", list))
-    return snapshots, tuple(_seen(item, functions) for item in part(data, "seen", list))
+    found = decoded(data, _Snapshots)
+    snapshots = tuple(
+        SnapshotSummary(
+            one.at, {(kind, wait): count for kind, wait, count in one.threads}, one.running, one.doing
+        )
+        for one in found.snapshots
+    )
+    return snapshots, tuple(_seen(item, found.functions) for item in found.seen)
 
 
-def _snapshot(data: Any) -> SnapshotSummary:
-    if not isinstance(data, list) or len(data) != 4:
-        raise BadMessage("malformed snapshot: expected [time, threads, running, doing]")
-    at, threads, running, doing = data
-    counts = {}
-    for item in expect(threads, list):
-        if not isinstance(item, list) or len(item) != 3:
-            raise BadMessage("malformed snapshot: expected threads as [kind, wait, count]")
-        counts[expect(item[0], str), expect(item[1], str)] = expect(item[2], int)
-    activities = {expect(name, str): _tids(tids) for name, tids in expect(doing, dict).items()}
-    return SnapshotSummary(expect(at, float), counts, _tids(running), activities)
-
-
-def _tids(data: Any) -> tuple[int, ...]:
-    return tuple(expect(tid, int) for tid in expect(data, list))
-
-
-def _seen(data: Any, functions: Sequence[str]) -> ObservedStack:
-    if not isinstance(data, list) or len(data) < 4:
-        raise BadMessage("malformed stack: expected [kind, wait, count, threads, function index, …]")
-    kind, wait, count, tids, *numbers = data
-    if not all(0 <= expect(number, int) < len(functions) for number in numbers):
-        raise BadMessage("malformed stack: function index out of range")
-    names = tuple(functions[number] for number in numbers)
-    return ObservedStack(expect(kind, str), expect(wait, str), names, expect(count, int), _tids(tids))
+def _seen(item: Sequence[object], functions: Sequence[str]) -> ObservedStack:
+    match item:
+        case [str(kind), str(wait), int(count), tuple(tids), *indexes]:
+            return ObservedStack(kind, wait, tuple(select(functions, indexes)), count, tids)
+    raise BadMessage("malformed stack: expected [kind, wait, count, threads, function index, …]")

@@ -1,1 +1,1 @@
-"""Push stacks as pprof profiles to a profile store for many hosts: Pyroscope or Parca."""
+"""Send profiles to Pyroscope or Parca, OTLP, notifications to a webhook, and incident files to a store."""

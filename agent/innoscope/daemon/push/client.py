@@ -7,25 +7,25 @@ import email.utils
 import http.client
 import socket
 import ssl
-import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from innoscope import __version__
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile
+from innoscope.daemon.push.connection import Deadline, HttpConnection
 from innoscope.daemon.push.errors import PushFailed
+from innoscope.daemon.push.formats import PushRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from innoscope.daemon.push.formats import PushRequest
     from innoscope.daemon.push.settings import Push, Receiver
 
-#: Maximum number of bytes that are read from an error response.
+#: Maximum number of bytes that are read from a response.
 _MAX_BODY: Final = 65_536
 #: Maximum number of characters of an error response that are logged.
 _MAX_LOGGED: Final = 200
@@ -63,88 +63,25 @@ _PUSH_REMEDIES: Final = _REMEDIES | {
 }
 
 
-class _Deadline:
-    """Shuts a connection down at a deadline, because socket timeouts limit only single reads and writes."""
+class HttpAnswer(NamedTuple):
+    """The response to an accepted request. ``body`` is empty unless the sender reads it."""
 
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-        self._timer = threading.Timer(seconds, self._expire)
-        self._timer.daemon = True
-        self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self.expired = False
-
-    def __enter__(self) -> _Deadline:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
-
-    @property
-    def left(self) -> float:
-        """Return the remaining seconds, but at least 0.001: a timeout of 0 makes a socket non-blocking."""
-        return max(0.001, self._end - time.monotonic())
-
-    def guard(self, wire: socket.socket) -> None:
-        """Set the socket that is shut down at the deadline."""
-        with self._lock:
-            self._socket = wire
-            if self.expired:
-                self._shut_down()
-
-    def _expire(self) -> None:
-        with self._lock:
-            self.expired = True
-            self._shut_down()
-
-    def _shut_down(self) -> None:
-        if self._socket is not None:
-            with suppress(OSError):  # not SSLSocket.shutdown, which drops the TLS state while a thread reads
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection whose deadline also covers connecting and the TLS handshake."""
-
-    def __init__(self, host: str, port: int, deadline: _Deadline, tls: ssl.SSLContext | None) -> None:
-        super().__init__(host, port)
-        self._deadline, self._tls = deadline, tls
-
-    def connect(self) -> None:
-        """Connect to the first address of the host that accepts a connection."""
-        found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        for place, (family, kind, protocol, _, address) in enumerate(found):
-            wire = socket.socket(family, kind, protocol)
-            wire.settimeout(self._deadline.left)
-            self._deadline.guard(wire)
-            try:
-                wire.connect(address)
-                self.sock = self._with_tls(wire) if self._tls else wire
-                return
-            except OSError as error:
-                wire.close()
-                if isinstance(error, ssl.SSLError) or place == len(found) - 1 or self._deadline.expired:
-                    raise
-
-    def _with_tls(self, wire: socket.socket) -> ssl.SSLSocket:
-        assert self._tls is not None  # noqa: S101
-        tls_wire = self._tls.wrap_socket(wire, server_hostname=self.host, do_handshake_on_connect=False)
-        self._deadline.guard(tls_wire)
-        try:
-            tls_wire.do_handshake()
-        except BaseException:
-            tls_wire.close()
-            raise
-        return tls_wire
+    headers: http.client.HTTPMessage
+    body: bytes
 
 
 class HttpSender:
-    """Sends requests to one receiver, whose settings are the section ``section`` of agent.toml.
+    """Sends requests to one receiver, which is configured in the section ``section`` of agent.toml.
 
     ``what`` names what is sent. Secrets are read from their files for each request, and never appear in
-    messages.
+    messages. ``sign`` replaces the credentials of the receiver's settings: it returns the headers of a
+    request and the secrets in them.
     """
+
+    #: The only statuses after which a request is retried; None if ``_STATUSES`` defines them.
+    retried: ClassVar[frozenset[int] | None] = None
+    #: Whether ``post`` returns the body of the response.
+    reads_body: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -153,52 +90,57 @@ class HttpSender:
         what: str,
         remedies: Mapping[str, str] = _REMEDIES,
         headers: Mapping[str, str] = MappingProxyType({}),
+        sign: Callable[[PushRequest], tuple[Mapping[str, str], tuple[str, ...]]] | None = None,
     ) -> None:
         self._receiver, self._section, self._what = receiver, section, what
         self._remedies = {reason: text.format(section=section) for reason, text in remedies.items()}
         self._headers = {**receiver.headers, **headers}
+        self._sign = sign
 
-    def post(self, request: PushRequest, timeout_s: float | None = None) -> http.client.HTTPMessage:
-        """Send a request, and return the headers of the response. Raise PushFailed if it is not accepted."""
-        authorization, secrets = self._authorization()
-        with _Deadline(timeout_s or self._receiver.timeout_seconds) as deadline, self._explained(deadline):
+    def post(self, request: PushRequest, timeout_s: float | None = None) -> HttpAnswer:
+        """Send a request, and return the response.
+
+        Raise PushFailed if the request fails or is not accepted.
+        """
+        authorization, secrets = self._authorization(request)
+        with Deadline(timeout_s or self._receiver.timeout_seconds) as deadline, self._explained(deadline):
             status, headers, body = self._exchange(request, deadline, authorization)
         if not 200 <= status < 300:
             raise self._status_error(status, headers, _loggable(body, secrets))
-        return headers
+        return HttpAnswer(headers, body)
 
     def check(self) -> None:
-        """Check that the configured files can be read. Raise BadFile if one cannot."""
+        """Check that the configured files can be used. Raise BadFile if a file is unusable."""
         try:
-            self._authorization()
+            self._authorization(PushRequest(self._receiver.target.path, "", b""))
             self._tls()
         except PushFailed as error:
             raise BadFile(error.what, remedy=error.remedy) from error
 
     def _exchange(
-        self, request: PushRequest, deadline: _Deadline, authorization: str | None
+        self, request: PushRequest, deadline: Deadline, authorization: Mapping[str, str]
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         target = self._receiver.target
         tls = self._tls() if target.scheme == "https" else None
-        connection = _Connection(target.hostname or "", target.port or (443 if tls else 80), deadline, tls)
+        connection = HttpConnection(target.hostname or "", target.port or (443 if tls else 80), deadline, tls)
         headers = {
             **self._headers,
             "User-Agent": f"innoscope/{__version__}",
             "Content-Type": request.content_type,
             "Accept": "application/json",
             "Connection": "close",
+            **authorization,
         }
-        if authorization is not None:
-            headers["Authorization"] = authorization
         try:
             try:
-                connection.request("POST", request.target, request.body, headers)
+                connection.request(request.method, request.target, request.body, headers)
             except (BrokenPipeError, ConnectionResetError):
                 if connection.sock is None:
                     raise
                 # the receiver may have sent a status (413, 401) before closing the connection
             response = connection.getresponse()
-            return response.status, response.headers, _error_body(response)
+            is_read = self.reads_body or not 200 <= response.status < 300
+            return response.status, response.headers, _body(response) if is_read else b""
         finally:
             connection.close()
 
@@ -217,35 +159,30 @@ class HttpSender:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
 
-    def _authorization(self) -> tuple[str | None, tuple[str, ...]]:
-        """Return the Authorization header, and the secrets in it that must not be logged."""
+    def _authorization(self, request: PushRequest) -> tuple[Mapping[str, str], tuple[str, ...]]:
+        """Return the headers with credentials, and the secrets in them that must not be logged."""
         receiver = self._receiver
+        if self._sign is not None:
+            return self._sign(request)
         if receiver.bearer_token_file is not None:
-            token = self._secret(receiver.bearer_token_file)
-            return f"Bearer {token}", (token,)
+            token = read_secret(receiver.bearer_token_file)
+            return {"Authorization": f"Bearer {token}"}, (token,)
         if receiver.basic_auth_file is not None:
-            pair = self._secret(receiver.basic_auth_file)
+            pair = read_secret(receiver.basic_auth_file)
             coded = base64.b64encode(pair.encode()).decode("ascii")
-            return f"Basic {coded}", (coded, pair, pair.partition(":")[2])
-        return None, ()
-
-    def _secret(self, file: str) -> str:
-        try:
-            return secret(Path(file))
-        except (OSError, ValueError) as error:
-            words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise PushFailed("file", f"cannot use {file}: {words}", remedy=f"ls -l {file}") from error
+            return {"Authorization": f"Basic {coded}"}, (coded, pair, pair.partition(":")[2])
+        return {}, ()
 
     @contextmanager
-    def _explained(self, deadline: _Deadline) -> Iterator[None]:
-        """Convert network errors to PushFailed. After the deadline, any error is a timeout."""
+    def _explained(self, deadline: Deadline) -> Iterator[None]:
+        """Convert network errors to PushFailed. After the deadline, all of them count as timeouts."""
         try:
             yield
         except PushFailed:
             raise
         except (OSError, http.client.HTTPException, ValueError) as error:
             if deadline.expired or isinstance(error, TimeoutError):
-                what = f"{self.where} did not accept {self._what} within {self._receiver.timeout_seconds:g} s"
+                what = f"{self.where} did not accept {self._what} within {deadline.seconds:.3g} s"
                 raise PushFailed("timeout", what, remedy=self._remedies["timeout"]) from error
             raise self._network_error(error) from error
 
@@ -274,6 +211,8 @@ class HttpSender:
             reason, again = _STATUSES[status]
         else:
             reason, again = ("unavailable", True) if status >= 500 else ("refused", False)
+        if self.retried is not None:
+            again = status in self.retried
         what = f"{self.where} answered {status}" + (f": {words}" if words else "")
         after_s = retry_after(headers.get("Retry-After"), time.time()) if again else 0.0
         return PushFailed(reason, what, remedy=self._remedies[reason], again=again, after_s=after_s)
@@ -294,20 +233,32 @@ class PushClient:
         self._sender = HttpSender(push, "push", "the profile", _PUSH_REMEDIES, tenant)
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile, and wait until the receiver accepts it. Raise PushFailed if it does not."""
-        headers = self._sender.post(request, timeout_s)
+        """Send a profile. Raise PushFailed if the request fails or the receiver does not accept it."""
+        headers = self._sender.post(request, timeout_s).headers
         if self._kind == "parca" and headers.get_content_type() != "application/json":
             what = f"{self._sender.where} accepted the request, but it is not Parca's JSON gateway"
             remedy = "set push.url to Parca's address, or to the full path of its gateway"
             raise PushFailed("protocol", what, remedy=remedy, again=False)
 
     def check(self) -> None:
-        """Check that the configured files can be read. Raise BadFile if one cannot."""
+        """Check that the configured files can be used. Raise BadFile if a file is unusable."""
         self._sender.check()
 
 
+def read_secret(file: str) -> str:
+    """Return the secret in a file. Raise PushFailed if the file cannot be used."""
+    try:
+        return secret(Path(file))
+    except (OSError, ValueError) as error:
+        words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise PushFailed("file", f"cannot use {file}: {words}", remedy=f"ls -l {file}") from error
+
+
 def secret(path: Path) -> str:
-    """Return the secret in a file. Raise OSError, or ValueError if the file is not one line of ASCII."""
+    """Return the secret in a file.
+
+    Raise OSError if the file cannot be read, or ValueError if it is not one line of ASCII.
+    """
     with path.open("rb") as file:
         text = file.read(_MAX_SECRET).decode().strip()
     if not text or not text.isprintable() or not text.isascii():
@@ -316,7 +267,10 @@ def secret(path: Path) -> str:
 
 
 def retry_after(header: str | None, now: float) -> float:
-    """Return the delay that a Retry-After header (RFC 9110) requests, at most 600 s; 0 s if malformed."""
+    """Return the delay in seconds that a Retry-After header (RFC 9110) requests, at most 600.
+
+    Return 0 if the header is missing or malformed.
+    """
     if header is None:
         return 0.0
     if header.strip().isdecimal():
@@ -329,10 +283,8 @@ def retry_after(header: str | None, now: float) -> float:
     return min(max(0.0, seconds), _MAX_WAIT_S)
 
 
-def _error_body(response: http.client.HTTPResponse) -> bytes:
-    """Read the body of an error response. Return b"" for a success, or if the body cannot be read."""
-    if 200 <= response.status < 300:
-        return b""
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """Read the body of a response. Return b"" if it cannot be read."""
     try:
         return response.read(_MAX_BODY)
     except (OSError, ValueError, http.client.HTTPException):

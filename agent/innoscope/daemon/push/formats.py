@@ -1,8 +1,10 @@
 """Build the request for one profile in the receiver's format: path, query, content type and body.
 
-Pyroscope: ``POST /ingest`` with the pprof file as the body (``format=pprof`` in its server API reference). It
-creates a series for each value of a sample label. Parca: ``POST /profiles/writeraw``, the JSON gateway of
-``parca.profilestore.v1alpha1.ProfileStoreService`` (proto/parca/profilestore/v1alpha1/profilestore.proto).
+Pyroscope: ``POST /ingest`` with the pprof file as the body (``format=pprof`` in its server API reference).
+Pyroscope creates a series for each value of a sample label.
+
+Parca: ``POST /profiles/writeraw``, the JSON gateway of ``parca.profilestore.v1alpha1.ProfileStoreService``
+(proto/parca/profilestore/v1alpha1/profilestore.proto).
 """
 
 from __future__ import annotations
@@ -27,11 +29,12 @@ _VALUE_ENDS: Final = str.maketrans(",{}", "___")
 
 @dataclass(frozen=True, slots=True)
 class PushRequest:
-    """The parts of an HTTP request that pushes a profile."""
+    """The parts of an HTTP request to a receiver of profiles, OTLP, notifications or incident files."""
 
     target: str  # path and query
     content_type: str
     body: bytes
+    method: str = "POST"
 
 
 def push_request(

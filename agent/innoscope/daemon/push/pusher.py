@@ -7,18 +7,18 @@ import random
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.daemon.push.client import PushClient
 from innoscope.daemon.push.errors import PushFailed
 from innoscope.daemon.push.formats import push_request
-from innoscope.daemon.push.queue import ProfileQueue, QueuedProfile
+from innoscope.daemon.push.profile_merger import ProfileMerger
+from innoscope.daemon.push.queue import BoundedQueue, QueuedProfile
 from innoscope.sampling.profile_history import merged, report
 from innoscope.sampling.render.pprof import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from innoscope.common.supervision import Beat
     from innoscope.daemon.push.formats import PushRequest
@@ -31,45 +31,29 @@ _log = logging.getLogger(__name__)
 
 #: Pause after the first failure, in seconds. It doubles with each failure, and up to half of it is random.
 _FIRST_WAIT_S: Final = 1.0
-#: Maximum pause after a failure, in seconds.
+#: Maximum pause after a failure, in seconds, unless the receiver requests a longer one.
 _MAX_WAIT_S: Final = 60.0
 #: Seconds allowed for sending the remaining profiles before the agent exits.
 _LAST_S: Final = 2.0
-#: Maximum number of one server's chunks waiting to be merged. The sensor may send an hour of them at once.
-_MAX_CHUNKS: Final = 400
-#: Maximum number of intervals that a profile covers.
-_MAX_INTERVALS: Final = 1.5
 #: A profile is dropped after this many responses with status 500.
 _MAX_ERRORS: Final = 30
-#: Maximum seconds between two checks for work, so that the first profile of a new server is not late.
+#: Maximum seconds between checks for work, so that the first profile of a new server is not late.
 _SLEEP_S: Final = 5.0
 _HANGS_S: Final = 60.0
-
-
-#: A chunk, and the target of its server when the chunk was recorded.
-TargetChunk = tuple["Target", "Chunk"]
 
 
 class Sender(Protocol):
     """The part of ``PushClient`` that the pusher uses."""
 
     def post(self, request: PushRequest, timeout_s: float | None = None) -> None:
-        """Send a profile. Raise PushFailed if the receiver does not accept it."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Chunks of one server to be merged into a profile, and the monotonic time when the profile is due."""
-
-    due: float
-    chunks: list[TargetChunk] = field(default_factory=list)
+        """Send a profile. Raise PushFailed if the request fails or the receiver does not accept it."""
 
 
 class Pusher:
-    """Merges chunks into profiles and sends them. ``take`` is thread-safe and never waits for the network.
+    """Merges chunks into profiles and sends them.
 
-    Only the pushing thread may call the other methods. ``clock`` is monotonic. Chunks recorded before
-    this agent started are not sent, because the previous agent sent them.
+    Any thread may call ``take`` and ``end``, which do not wait for the network. Only the pushing thread may
+    call ``run`` and ``step``. ``clock`` is monotonic.
     """
 
     def __init__(
@@ -86,10 +70,8 @@ class Pusher:
         self._sender = sender or PushClient(push)
         self._clock, self._wall, self._jitter = clock, wall, jitter
         self._instance = socket.gethostname()
-        self._since = wall()
-        self._lock = threading.Lock()
-        self._pending: dict[str, _Pending] = {}
-        self._queue = ProfileQueue(push.memory_bytes)
+        self._merger = ProfileMerger(push.interval_seconds, clock=clock, wall=wall, jitter=jitter)
+        self._queue = BoundedQueue[QueuedProfile](push.memory_bytes)
         self._failures = 0
         self._errors = 0  # responses with status 500 for the oldest profile
         self._not_before = 0.0
@@ -98,19 +80,8 @@ class Pusher:
         self._beat: Beat = lambda: None
 
     def take(self, server: str, target: Target, chunks: Iterable[Chunk]) -> None:
-        """Add new chunks of a server. ``server`` is the value of the label ``server``."""
-        new = [chunk for chunk in chunks if chunk.end >= self._since]
-        if not new:
-            return
-        with self._lock:
-            pending = self._pending.get(server)
-            if pending is None:
-                # jitter, so that agents started at the same time do not push at the same time
-                due = self._clock() + self._push.interval_seconds * self._jitter(0.5, 1.0)
-                pending = self._pending[server] = _Pending(due)
-            pending.chunks += [(target, chunk) for chunk in new]
-            self._counts.dropped_memory += len(pending.chunks[:-_MAX_CHUNKS])
-            del pending.chunks[:-_MAX_CHUNKS]
+        """Add new chunks of a server. ``server`` is the value of the ``server`` label."""
+        self._counts.dropped_memory += self._merger.take(server, target, chunks)
 
     @property
     def hangs_s(self) -> float:
@@ -130,7 +101,7 @@ class Pusher:
         self._send_remaining()
 
     def end(self) -> None:
-        """Make ``run`` return, after one attempt to send the remaining profiles."""
+        """Make ``run`` return, after at most one attempt to send each of the remaining profiles."""
         self._ending = True
         self._wake.set()
 
@@ -146,28 +117,18 @@ class Pusher:
 
     def _pause(self) -> float:
         now = self._clock()
-        with self._lock:
-            times = [pending.due for pending in self._pending.values()]
+        times = self._merger.times()
         if self._queue:
             times.append(self._not_before)
         return min(max(0.1, min(times, default=now + _SLEEP_S) - now), _SLEEP_S)
 
     def _queue_due(self, now: float, *, force: bool = False) -> None:
         """Build and queue the profiles that are due, or all profiles if ``force`` is true."""
-        with self._lock:
-            ready = [
-                (name, pending.chunks)
-                for name, pending in self._pending.items()
-                if force or pending.due <= now
-            ]
-            for name, new_chunks in ready:
-                pending = self._pending[name]
-                pending.due, pending.chunks = now + self._push.interval_seconds, []
-                if not new_chunks:
-                    del self._pending[name]  # the server exited, or the sensor no longer reports it
-        for name, new_chunks in ready:
-            for target, chunks in _split(new_chunks, _MAX_INTERVALS * self._push.interval_seconds):
-                self._queue.put(queued_profile(name, target, chunks))
+        for server, target, chunks in self._merger.due(now, force=force):
+            dropped = self._queue.put(queued_profile(server, target, chunks))
+            self._counts.dropped_memory += len(dropped)
+            if dropped:
+                self._errors = 0
         self._update_counts()
 
     def _attempt(self) -> bool:
@@ -205,7 +166,7 @@ class Pusher:
         return False
 
     def _send_remaining(self) -> None:
-        """Send the remaining profiles before the agent exits: one attempt each, within 2 s in total."""
+        """Send the remaining profiles before the agent exits, until an attempt fails or 2 s have passed."""
         deadline = self._clock() + _LAST_S
         self._queue_due(self._clock(), force=True)
         while (oldest := self._queue.oldest) is not None and (left := deadline - self._clock()) > 0:
@@ -217,26 +178,7 @@ class Pusher:
             self._queue.take()
 
     def _update_counts(self) -> None:
-        self._counts.dropped_memory += self._queue.dropped
-        self._queue.dropped = 0
         self._counts.queue_bytes = self._queue.bytes
-
-
-def _split(new_chunks: list[TargetChunk], max_s: float) -> Iterator[tuple[Target, list[Chunk]]]:
-    """Split chunks into groups that cover at most ``max_s`` seconds and a single server version."""
-    chunks: list[Chunk] = []
-    before: Target | None = None
-    for target, chunk in new_chunks:
-        if before is not None and (
-            chunk.end - chunks[0].start > max_s
-            or (before.flavour, before.version_text) != (target.flavour, target.version_text)
-        ):
-            yield before, chunks
-            chunks = []
-        before = target
-        chunks.append(chunk)
-    if before is not None:
-        yield before, chunks
 
 
 def queued_profile(server: str, target: Target, chunks: list[Chunk]) -> QueuedProfile:

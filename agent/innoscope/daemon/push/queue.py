@@ -1,13 +1,24 @@
-"""A queue of profiles to send, with bounded memory: the oldest are dropped first."""
+"""A queue of requests to send, with bounded memory: the oldest are dropped first."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-#: Estimated memory of an entry in addition to its profile, in bytes: object, strings and queue slot.
-_OVERHEAD: Final = 512
+#: Estimated memory of an entry in addition to its body, in bytes: object, strings and queue slot.
+OVERHEAD: Final = 512
+
+
+class Sized(Protocol):
+    """An entry of a queue."""
+
+    @property
+    def size(self) -> int:
+        """Return the memory that the entry occupies, in bytes."""
+
+
+Queued = TypeVar("Queued", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,35 +36,35 @@ class QueuedProfile:
     @property
     def size(self) -> int:
         """Return the memory that the entry occupies, in bytes."""
-        return len(self.pprof) + _OVERHEAD
+        return len(self.pprof) + OVERHEAD
 
 
-class ProfileQueue:
-    """A first-in, first-out queue. Only one thread may use it; others may read ``bytes`` and ``dropped``."""
+class BoundedQueue(Generic[Queued]):
+    """A first-in, first-out queue. Only one thread may use it; others may read ``bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: deque[QueuedProfile] = deque()
+        self._entries: deque[Queued] = deque()
         self.bytes = 0
-        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, entry: QueuedProfile) -> None:
-        """Add an entry, and drop the oldest ones while the memory limit is exceeded."""
+    def put(self, entry: Queued) -> list[Queued]:
+        """Add an entry. Drop and return the oldest entries while the memory limit is exceeded."""
         self._entries.append(entry)
         self.bytes += entry.size
+        dropped = []
         while self.bytes > self._max_bytes:
-            self.take()
-            self.dropped += 1
+            dropped.append(self.take())
+        return dropped
 
     @property
-    def oldest(self) -> QueuedProfile | None:
+    def oldest(self) -> Queued | None:
         """Return the next entry to send, which stays in the queue; None if the queue is empty."""
         return self._entries[0] if self._entries else None
 
-    def take(self) -> QueuedProfile:
+    def take(self) -> Queued:
         """Remove and return the oldest entry."""
         entry = self._entries.popleft()
         self.bytes -= entry.size

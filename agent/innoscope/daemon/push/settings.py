@@ -1,4 +1,4 @@
-"""The sections ``[push]`` and ``[notify]`` of the agent's configuration: receivers and their credentials."""
+"""The sections of agent.toml that name receivers and their credentials: push, otlp, notify and upload."""
 
 from __future__ import annotations
 
@@ -18,23 +18,31 @@ if TYPE_CHECKING:
 PATHS: Final = {"pyroscope": "/ingest", "parca": "/api/profiles/writeraw"}
 #: Formats of notifications: the webhooks of Alertmanager and of Slack.
 NOTIFICATIONS: Final = ("alertmanager", "slack")
+#: Kinds of stores for incident files: S3 and compatible storage, or any server that accepts PUT requests.
+STORES: Final = ("s3", "http")
 #: Label names that both receivers accept. Parca applies the rules of Prometheus.
 _LABEL: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
-#: Labels that Innoscope sets, or that the receivers reserve.
+#: Labels that cannot be configured, because Innoscope sets them or the receivers reserve them.
 _OURS: Final = ("server", "flavour", "version", "wait", "trust", "service_name", "__name__")
+#: Name of a resource attribute, as in OpenTelemetry's semantic conventions.
+_ATTRIBUTE: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
+#: Resource attributes that cannot be configured in ``attributes``, because the agent sets them.
+OTLP_OURS: Final = (
+    "service.name", "service.version", "db.system.name", "server.address", "server.port", "innoscope.server",
+)  # fmt: skip
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-#: Headers that must not be set in ``headers``, and the setting (if any) that determines each of them.
+#: Headers that ``headers`` must not contain, and what determines each of them instead.
 _HEADERS_ELSEWHERE: Final = {
     "authorization": "bearer_token_file or basic_auth_file",
-    "x-scope-orgid": "tenant",
     "content-type": "kind",
-    "content-length": "nothing",
+    "content-encoding": "the agent",
+    "content-length": "the agent",
     "host": "url",
 }
 
 
 class Receiver(Entry, frozen=True):
-    """Settings of requests to an HTTP server. Nothing is sent if ``url`` is None. Times are in seconds."""
+    """Settings for requests to an HTTP server. Nothing is sent if ``url`` is None."""
 
     url: str | None = None
     timeout_seconds: Annotated[float, Meta(ge=1, le=60)] = 10
@@ -67,7 +75,7 @@ class Receiver(Entry, frozen=True):
 
 
 class Push(Receiver, frozen=True):
-    """Settings of the push client."""
+    """The section ``[push]``: the receiver of profiles."""
 
     kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(PATHS)})\Z")] = "pyroscope"
     #: The service name in Pyroscope, and ``__name__`` in Parca. Pyroscope allows only these characters.
@@ -81,6 +89,9 @@ class Push(Receiver, frozen=True):
         super().__post_init__()
         if self.tenant is not None and not (self.tenant and _is_value(self.tenant)):
             raise ValueError("tenant must be one line of ASCII")
+        for name in self.headers:
+            if name.lower() == "x-scope-orgid":
+                raise ValueError(f"headers: {name} is set by tenant")
         _check_labels(self.labels)
 
     @property
@@ -88,6 +99,31 @@ class Push(Receiver, frozen=True):
         """Return the parts of the URL. If it has no path, add the default path for the kind of receiver."""
         parts = super().target
         return parts if parts.path.strip("/") else parts._replace(path=PATHS[self.kind])
+
+
+class Otlp(Receiver, frozen=True):
+    """The section ``[otlp]``: an OpenTelemetry Collector, or another receiver of OTLP/HTTP.
+
+    ``url`` is the base URL, to which the path of each signal is added. ``attributes`` are added to all
+    resources.
+    """
+
+    metrics: bool = True
+    logs: bool = True
+    #: Experimental: the signal is in development.
+    profiles: bool = False
+    name: Annotated[str, Meta(pattern=r"\A[a-zA-Z0-9_./-]+\Z")] = "innoscope"
+    attributes: dict[str, str] = field(default_factory=dict)
+    interval_seconds: Annotated[float, Meta(ge=10, le=3600)] = 60
+    memory_bytes: Annotated[int, Meta(ge=65_536)] = 8_388_608
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in self.attributes.items():
+            if not _ATTRIBUTE.fullmatch(name) or name in OTLP_OURS:
+                raise ValueError(f"attributes: {name!r} is not a valid name, or is set by the agent")
+            if not value or not value.isprintable():
+                raise ValueError(f"attributes: the value of {name} is empty or not printable")
 
 
 class Notify(Receiver, frozen=True):
@@ -103,8 +139,32 @@ class Notify(Receiver, frozen=True):
             _check_url(self.page_url)
 
 
+class Upload(Receiver, frozen=True):
+    """The section ``[upload]``: where the agent stores copies of incident files, as ``URL/HOST/FILE``."""
+
+    kind: Annotated[str, Meta(pattern=rf"\A({'|'.join(STORES)})\Z")] = "s3"
+    region: Annotated[str, Meta(pattern=r"\A[a-z0-9-]+\Z")] = "us-east-1"
+    #: File with one line: KEY_ID:SECRET or KEY_ID:SECRET:SESSION_TOKEN.
+    access_key_file: str | None = None
+    timeout_seconds: Annotated[float, Meta(ge=1, le=300)] = 30
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        others = self.bearer_token_file is not None or self.basic_auth_file is not None
+        if self.kind == "s3" and others:
+            raise ValueError('bearer_token_file and basic_auth_file need kind = "http"')
+        if self.url is not None and (self.kind == "s3") != (self.access_key_file is not None):
+            raise ValueError('kind = "s3" needs access_key_file, and vice versa')
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Return all files that the settings refer to."""
+        key = (Path(self.access_key_file),) if self.access_key_file is not None else ()
+        return (*super().files, *key)
+
+
 def _check_url(url: str) -> None:
-    """Raise ValueError if nothing can be sent to the URL."""
+    """Raise ValueError if the URL is malformed, or has parts that are not allowed."""
     try:
         parts = urlsplit(url)
         port_is_valid = parts.port != 0

@@ -1,4 +1,4 @@
-"""Continue counters across restarts of their source. A restarted source counts from zero.
+"""Keep counters monotonic when their source restarts and counts from zero again.
 
 The sensor uses this for restarts of a server. The code is pure: it reads no clock and performs no I/O.
 """
@@ -23,9 +23,9 @@ _RECOVERED_SHARE: Final = 0.9
 
 @dataclass(slots=True)
 class _Source:
-    """State of one source: the sums over its earlier epochs, and the last values of the current one.
+    """State of one source: the offset added to each counter, and the counter's last value in this epoch.
 
-    ``reached`` holds each persistent counter's maximum so far.
+    ``reached`` holds each persistent counter's highest reported value; ``last`` has no persistent counters.
     """
 
     epoch: Hashable
@@ -47,17 +47,21 @@ class Accumulator:
         self._sources: dict[Hashable, _Source] = {}
 
     def update(self, source: Hashable, epoch: Hashable, samples: Iterable[Sample]) -> tuple[Sample, ...]:
-        """Return the samples with the counts of earlier epochs added. A new ``epoch`` counts from zero.
+        """Return the samples with the counts of earlier epochs added.
 
-        If a counter decreases within an epoch, it was reset at the source; the returned value does not
-        decrease.
+        A new ``epoch`` means that the source counts from zero again. If a counter decreases within an epoch,
+        it was reset at the source; the returned value does not decrease.
         """
         known = self._sources.setdefault(source, _Source(epoch))
         if known.epoch != epoch:
             self._restart(known, epoch)
+        # Built from a list, because CPython resizes a tuple that is built from a generator, and retains up to
+        # 2,000 freed tuples of each small length (Objects/tupleobject.c in 3.11).
         return tuple(
-            self._continued(known, sample) if sample.metric in self._counters else sample
-            for sample in samples
+            [
+                self._continued(known, sample) if sample.metric in self._counters else sample
+                for sample in samples
+            ]
         )
 
     def _restart(self, known: _Source, epoch: Hashable) -> None:
@@ -81,7 +85,7 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
     """Return a persistent counter's value with an offset that prevents it from decreasing.
 
     A crash loses the end of the log, and during recovery the value starts near zero. The offset is removed
-    when the value has recovered. With a new data directory it never recovers, and the offset remains.
+    when the value has recovered. After a restart on a new data directory, the value may never recover.
     """
     reached, before = known.reached.get(series, value), known.before.get(series, 0)
     if value >= _RECOVERED_SHARE * reached or isinstance(before, Histogram):
@@ -96,9 +100,11 @@ def _continue_persistent(known: _Source, series: _Series, value: float) -> float
 def added(raw: Iterable[Sample], updated: Iterable[Sample]) -> tuple[Sample, ...]:
     """Return the amount that ``update`` added to each sample. Omit unchanged samples and histograms."""
     return tuple(
-        now._replace(value=now.value - one.value)
-        for one, now in zip(raw, updated, strict=True)
-        if now != one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
+        [
+            now._replace(value=now.value - one.value)
+            for one, now in zip(raw, updated, strict=True)
+            if now != one and not isinstance(now.value, Histogram) and not isinstance(one.value, Histogram)
+        ]
     )
 
 
@@ -111,14 +117,17 @@ def _decreased(value: Value, last: Value) -> bool:
 
 
 def _offset_after_reset(before: Value | None, last: Value, value: Value) -> Value:
-    """Return the offset after a reset. Numbers continue from their last result; histograms are summed."""
+    """Return the offset after a reset.
+
+    Numbers continue from the last reported value; for histograms, the last value is added to the offset.
+    """
     if isinstance(last, Histogram) or isinstance(value, Histogram):
         return _sum(before, last)
     return _sum(before, last - value)
 
 
 def _sum(before: Value | None, value: Value) -> Value:
-    """Return the sum of both, or ``value`` alone if ``before`` is None or the types differ."""
+    """Return ``before`` plus ``value``, or ``value`` alone if ``before`` is None or the types differ."""
     if isinstance(before, Histogram) and isinstance(value, Histogram):
         return before.plus(value)
     if before is None or isinstance(before, Histogram) or isinstance(value, Histogram):

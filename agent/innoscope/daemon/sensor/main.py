@@ -22,13 +22,17 @@ from innoscope.daemon.protocol.messages import ServerReply
 from innoscope.daemon.protocol.server_names import ServerNames
 from innoscope.daemon.protocol.stack_encoding import encode_snapshots
 from innoscope.daemon.sensor import replies
-from innoscope.daemon.sensor.identification import Identifier
+from innoscope.daemon.sensor.identification import IDENTIFYING, IDENTIFYING_THREADS, Identifier
+from innoscope.daemon.sensor.selected_servers import SelectedServers
 from innoscope.daemon.sensor.server_selection import Admission
 from innoscope.daemon.sensor.watch import ATTACHING, ENDING, ServerSlot, WatchedServer
 from innoscope.memory.statements.source import LEARNING
 from innoscope.metrics import registry
+from innoscope.metrics.collectors.memory import ABANDON_AFTER
 from innoscope.metrics.collectors.own import resident_bytes
 from innoscope.metrics.collectors.runner import explain
+from innoscope.metrics.collectors.snapshot_budget import SnapshotBudget
+from innoscope.probes import guard
 from innoscope.target import allowed_users
 from innoscope.target.proc import ProcFs
 
@@ -36,25 +40,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from innoscope.common.supervision import Beat
+    from innoscope.daemon.sensor.identification import Identified
     from innoscope.daemon.sensor.watch import Factory, ProbeSettings
-    from innoscope.target.allowed_users import Rule
+    from innoscope.target.allowed_users import OwnerRule
     from innoscope.target.model import Target
 
 _log = logging.getLogger(__name__)
 
 DISCOVER_S: Final = 2.0
-#: Seconds for which a server that exited is reported as down, unless a new server gets its name.
+#: How long an exited server is reported as down, in seconds, unless a new server gets its name.
 REMEMBER_S: Final = 3600.0
 #: Maximum number of exited servers to report; the oldest are dropped. Test hosts start thousands of servers.
 MAX_ENDED: Final = 16
 _END_S: Final = 0.5
-#: Seconds until a server that does not listen yet is identified again; doubled after each attempt.
+#: Seconds until a server whose name is not final, or that could not be watched, is identified again; doubled
+#: after each attempt.
 _RETRY_S: Final = 2.0
 #: Maximum pause in seconds between attempts to watch a server.
 _MAX_RETRY_S: Final = 60.0
 #: Number of threads for the kinds of jobs that do not use the default of 4. Attaching runs a compiler, which
 #: needs 100 MB. At shutdown, all servers are detached at the same time.
-_THREADS: Final = {ATTACHING: 2, ENDING: 16, LEARNING: 1}
+_THREADS: Final = {ATTACHING: 2, ENDING: 16, IDENTIFYING: IDENTIFYING_THREADS, LEARNING: 1}
 #: Seconds after which a job counts as stuck. Attaching one server's probes and reading its debug information
 #: can take tens of seconds.
 _STUCK_AFTER: Final = {ATTACHING: 120.0, LEARNING: 120.0}
@@ -63,24 +69,28 @@ _HANGS_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SensorSettings:
     """The sensor's settings.
 
     ``names`` maps pids (as strings) and socket paths to server names. If ``only`` is not empty, only servers
-    with these pids and sockets are watched. If ``probes`` is None, no uprobes are attached. ``rule`` defines
-    which users may own a server.
+    with these pids and sockets are watched (selected_servers.py). If ``probes`` is None, no uprobes are
+    attached. ``rule`` defines which users may own a server. ``method`` is the method for copying stacks.
     """
 
     interval_s: float = 1.0
     names: Mapping[str, str] = field(default_factory=dict)
     probes: ProbeSettings | None = None
     only: frozenset[str] = frozenset()
-    rule: Rule = field(default_factory=allowed_users.load)
+    rule: OwnerRule = field(default_factory=allowed_users.load)
+    method: str = "auto"
 
 
 @dataclass(slots=True)
 class _Known:
-    """An identified server process. If it does not listen yet, it is identified again at ``retry_at``."""
+    """An identified server process, which is identified again at ``retry_at``.
+
+    ``retry_at`` is infinite if the process's name and its selection are final.
+    """
 
     name: str
     retry_s: float
@@ -101,7 +111,7 @@ class Sensor:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SensorSettings,
         factories: Sequence[Factory] = (),
         *,
         proc: ProcFs | None = None,
@@ -110,19 +120,22 @@ class Sensor:
         self._settings = settings
         self._factories = tuple(factories)
         self._proc = proc or ProcFs()
-        self._admission = Admission(settings.rule, ServerNames(settings.names, self._proc), self._proc)
+        names = ServerNames(settings.names, self._proc)
+        self._selected = SelectedServers(settings.only, self._proc)
+        self._admission = Admission(settings.rule, names, self._proc)
         self._counters = frozenset(
             metric.name for metric in registry.default() if metric.kind in ("counter", "histogram")
         )
         self._supervisor = supervisor or Supervisor()
-        self._workers = Workers(sizes=_THREADS, stuck_after=_STUCK_AFTER)
-        self._identifier = Identifier(self._proc, self._workers)
+        self._workers = Workers(sizes=_THREADS, stuck_after=_STUCK_AFTER, abandon_after=ABANDON_AFTER)
+        self._budget = SnapshotBudget()
+        also = (names.try_sockets, self._selected.try_sockets)
+        self._identifier = Identifier(self._proc, self._workers, self._admission.tenant, also)
         self._failing: dict[int, _Failing] = {}
         self._failures = 0
         self._known: dict[int, _Known] = {}
         self._slots: dict[str, ServerSlot] = {}
         self._lock = threading.Lock()  # protects _slots
-        self._excluded: set[int] = set()  # servers excluded by ``only``
         self._collecting = threading.Lock()
         self._collected: tuple[float, list[ServerReply]] = (-1.0, [])
         self._boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -134,6 +147,7 @@ class Sensor:
         """
         self._supervisor.start("workers", self._workers.run, _HANGS_S)
         self._supervisor.start("discovery", partial(self._discover, ended), _HANGS_S)
+        self._supervisor.observe("guard", guard.silent_s, _HANGS_S)
         self._supervisor.watch(ended)
 
     def _discover(self, ended: threading.Event, beat: Beat) -> None:
@@ -155,19 +169,23 @@ class Sensor:
         """
         now = time.monotonic()
         resting = {pid for pid, failing in self._failing.items() if now < failing.retry_at}
-        pids = self._admission.pids(self._known.keys(), self._excluded, resting)
+        excluded = self._selected.excluded()
+        pids = self._admission.pids(self._known.keys(), excluded, resting)
         self._remove_ended(set(pids), now)
-        self._excluded.intersection_update(pids)
+        self._selected.forget_others(pids)
         for gone in self._failing.keys() - set(pids):
             del self._failing[gone]
-        due = [pid for pid in pids if pid not in self._excluded and self._is_due(pid, now)]
+        due = [pid for pid in pids if pid not in excluded and self._is_due(pid, now)]
         for pid, identification in self._identifier.ended(pids, due, beat):
             try:
-                self._admit(pid, identification.target(), now)
+                self._admit(pid, identification.found(), now)
             except BaseException as error:  # including panics of the Rust core: watch the other servers
                 self._failed(pid, error, now)
             else:
                 self._failing.pop(pid, None)
+        slots = self._named_slots()
+        for _, slot in slots:
+            slot.share_memory(len(slots))
 
     def _is_due(self, pid: int, now: float) -> bool:
         """Return whether a process is new, or its next identification is due."""
@@ -201,15 +219,13 @@ class Sensor:
             "probes": self.probes,
             "snapshots": lambda: self.snapshots(request),
         }
-        call = calls.get(str(request.get("call")))
-        if call is None:
+        if (call := calls.get(str(request.get("call")))) is None:
             raise messages.BadMessage(f"unknown call {str(request.get('call'))[:40]!r}")
         return call()
 
     def hello(self) -> dict[str, Any]:
         """Return the sensor's identity, its protocol version and the names of its servers."""
-        with self._lock:
-            names = list(self._slots)
+        names = [name for name, _ in self._named_slots()]
         return self._identity() | {"protocol": messages.VERSION, "servers": names}
 
     def collect(self) -> dict[str, Any]:
@@ -230,14 +246,13 @@ class Sensor:
 
         For a server that is not watched, the lists are empty.
         """
-        name = messages.part(request, "server", str)
-        begin, end = messages.part(request, "from", float), messages.part(request, "to", float)
+        wanted = messages.decoded(request, messages.SnapshotsRequest)
         with self._lock:
-            slot = self._slots.get(name)
+            slot = self._slots.get(wanted.server)
         if slot is None:
             return encode_snapshots((), ())
-        snapshots, seen = slot.snapshots.between(begin, end)
-        return encode_snapshots(snapshots, seen if request.get("stacks") is True else ())
+        snapshots, seen = slot.snapshots.between(wanted.begin, wanted.end)
+        return encode_snapshots(snapshots, seen if wanted.stacks is True else ())
 
     def _named_slots(self) -> list[tuple[str, ServerSlot]]:
         with self._lock:
@@ -256,8 +271,7 @@ class Sensor:
 
         Work that takes longer is abandoned: the kernel detaches the remaining probes when the process exits.
         """
-        slots = self._named_slots()
-        done = threading.Semaphore(0)
+        slots, done = self._named_slots(), threading.Semaphore(0)
         for name, slot in slots:
             self._workers.submit(Job(ENDING, name, partial(_end, slot, done), done.release))
         deadline = time.monotonic() + _END_S
@@ -297,18 +311,13 @@ class Sensor:
         """Stop watching servers that exited or lost their slot; forget servers that exited long ago."""
         for pid, known in list(self._known.items()):
             slot = self._slots[known.name]
-            alive = slot.watch is not None and _alive(slot.watch)
-            if pid in pids and alive:
+            if pid in pids and slot.alive:
                 continue
-            del self._known[pid]
-            extra = {"server": known.name, "pid": pid}
-            if alive:  # it is still running, but no longer watched
-                _log.warning("server lost its slot", extra=extra)
-                self._workers.submit(Job(ENDING, known.name, slot.end))
-                with self._lock:
-                    del self._slots[known.name]
+            if slot.alive:  # the process is still running, but must not be watched
+                self._release(pid, "server lost its slot")
             else:
-                _log.info("server exited", extra=extra)
+                del self._known[pid]
+                _log.info("server exited", extra={"server": known.name, "pid": pid})
                 slot.ended()
         ended = [(slot.ended_at, name) for name, slot in self._slots.items() if slot.watch is None]
         with self._lock:
@@ -316,22 +325,34 @@ class Sensor:
                 if number >= MAX_ENDED or now - ended_at > REMEMBER_S:
                     del self._slots[name]
 
-    def _admit(self, pid: int, target: Target, now: float) -> None:
+    def _release(self, pid: int, reason: str) -> None:
+        """Stop watching a running server. A later search may admit it again."""
+        name = self._known.pop(pid).name
+        _log.warning(reason, extra={"server": name, "pid": pid})
+        with self._lock:
+            slot = self._slots.pop(name)
+        self._workers.submit(Job(ENDING, name, slot.end))
+
+    def _admit(self, pid: int, found: Identified, now: float) -> None:
         """Start watching an identified server if it is new, otherwise update its name and target."""
-        known, only = self._known.get(pid), self._settings.only
-        if only and only.isdisjoint({str(pid), target.socket}):
-            if target.socket is not None:  # without a socket, the server is not listening yet
-                self._excluded.add(pid)
+        known, target = self._known.get(pid), found.target
+        if not self._selected.selects(found):
+            if known is not None:
+                self._release(pid, "its socket reaches another server")
             return
-        admitted = self._admission.admit(target, {number: one.name for number, one in self._known.items()})
+        admitted = self._admission.admit(found, {number: one.name for number, one in self._known.items()})
         if admitted is None:
             return
         name = admitted.name
+        losers = {one for one, each in self._known.items() if each.name == name and one != pid}
+        targets = [self._slots[one.name].target for one in self._known.values()]
+        for other in losers.union(self._selected.displaced(found, targets)):
+            self._release(other, "its socket reaches another server")
         if not admitted.inherits and known is None:
             with self._lock:
                 self._slots.pop(name, None)  # the slot belonged to another server, which has exited
         retry_s = 2 * known.retry_s if known else _RETRY_S
-        retry_at = now + retry_s if target.port is None else float("inf")
+        retry_at = float("inf") if admitted.final and self._selected.is_final(target) else now + retry_s
         if known is None:
             self._start_watching(name, target)
         elif name != known.name:
@@ -342,16 +363,18 @@ class Sensor:
 
     def _start_watching(self, name: str, target: Target) -> None:
         slot = self._slots.get(name) or ServerSlot(target, self._counters, self._workers)
-        settings = self._settings
         watch = WatchedServer(
             target,
             slot.profiles,
             self._factories,
             workers=self._workers,
+            tenant=self._admission.tenant(target.pid),
+            budget=self._budget,
             snapshots=slot.snapshots,
             samples=slot.samples,
-            interval_s=settings.interval_s,
-            probes=settings.probes,
+            interval_s=self._settings.interval_s,
+            probes=self._settings.probes,
+            method=self._settings.method,
         )
         with self._lock:
             slot.target, slot.watch = target, watch
@@ -372,14 +395,6 @@ def _outcomes(slot: ServerSlot, watch: WatchedServer | None, target: Target) -> 
     except Exception as error:
         _log.exception("cannot collect from a server", extra={"pid": target.pid})
         return (Outcome("process", False, 0.0, (), ": ".join(explain(error))),)
-
-
-def _alive(watch: WatchedServer) -> bool:
-    """Return whether the process is still running; True if /proc cannot be read."""
-    try:
-        return watch.alive
-    except OSError:
-        return True
 
 
 def _end(slot: ServerSlot, done: threading.Semaphore) -> None:

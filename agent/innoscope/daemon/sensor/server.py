@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum number of clients in total.
-MAX_CLIENTS: Final = 16
+#: Maximum number of clients in total: if one user takes all its slots, another user still has as many.
+MAX_CLIENTS: Final = 24
 #: Maximum number of clients per user, so that one user's slow clients do not lock out other users.
 MAX_PER_USER: Final = 12
-#: Seconds within which a client must send its request.
+#: Timeout for receiving a client's request, in seconds.
 REQUEST_S: Final = 2.0
-#: Seconds within which a client must receive the reply.
+#: Timeout for sending the reply to a client, in seconds.
 REPLY_S: Final = 5.0
 _UMASK: Final = 0o117  # read and write for the owner and the group
 _UCRED: Final = struct.Struct("iII")
@@ -39,7 +39,7 @@ _GROUPS_BYTES: Final = 1024  # Python's limit for getsockopt: 256 groups
 _SUN_PATH: Final = 107
 _BACKLOG: Final = 128
 _ANSWERS_S: Final = 0.5
-#: Seconds between two heartbeats of the accepting thread.
+#: Seconds between heartbeats of the accepting thread.
 _BEAT_S: Final = 1.0
 #: Seconds without a heartbeat after which the accepting thread counts as hung.
 _HANGS_S: Final = 30.0
@@ -116,7 +116,7 @@ class SocketServer:
             kind = NoRights if isinstance(error, PermissionError) else SocketTaken
             raise kind(
                 f"cannot listen on {self._path}: {error.strerror}",
-                remedy="use --sensor-socket PATH, in a folder that the sensor's user owns",
+                remedy="use --sensor-socket PATH, in a directory that the sensor's user owns",
             ) from error
         except InnoscopeError:
             wire.close()
@@ -166,8 +166,9 @@ class SocketServer:
     def _admit(self, client: socket.socket, uid: int) -> bool:
         """Reserve a slot for the client, and return whether a slot was available.
 
-        If all slots are taken, disconnect the client that has been connected longest without sending a
-        request.
+        If all slots of this user are taken, disconnect one of the user's clients to free a slot; if all slots
+        are taken, disconnect any client. In both cases, choose the client that has been connected longest
+        without sending a request.
         """
         with self._lock:
             if self._clients[uid] >= MAX_PER_USER:
@@ -225,7 +226,10 @@ class SocketServer:
 
 
 def _groups(client: socket.socket) -> tuple[int, ...]:
-    """Return the client's supplementary groups at the time of connecting; () if this is not supported."""
+    """Return the client's supplementary groups at the time of connecting.
+
+    Return () if the kernel does not support this, or if there are more than 256 groups.
+    """
     try:
         raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -243,7 +247,7 @@ def _group_id(group: str | None) -> int | None:
 
 
 def _has_listener(path: Path) -> bool:
-    """Return whether a process listens on the path. Raise OSError if it is not a socket."""
+    """Return whether a process listens on the path. Raise OSError if the path exists and is not a socket."""
     if not path.exists():
         return False
     if not path.is_socket():

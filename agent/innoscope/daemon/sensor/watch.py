@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from innoscope.common import slowness
 from innoscope.common.samples import Outcome, Sample
-from innoscope.common.workers import Job
+from innoscope.common.workers import SLOW_RUNS, Job
 from innoscope.daemon.sensor.accumulate import Accumulator, added
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.probes import ProbesCollector
@@ -28,13 +29,15 @@ if TYPE_CHECKING:
 
     from innoscope.common.workers import Workers
     from innoscope.metrics.collectors.runner import Collector
+    from innoscope.metrics.collectors.snapshot_budget import SnapshotBudget
     from innoscope.target.model import Target
 
     Factory: TypeAlias = Callable[[Target], Collector]
 
 _log = logging.getLogger(__name__)
 
-#: The reply is sent after this many seconds even if a collector is still running. The agent waits 0.5 s.
+#: The reply is sent after this many seconds even if a collector is still running. By default, the agent waits
+#: 0.5 s. Both limits are longer on a slow host.
 PATIENCE_S: Final = 0.35
 #: Seconds until the probes of an exited server are detached. Detaching holds the kernel's lock on all probes
 #: for up to 5 s. Probes of an exited process cost nothing, so a restarted server's probes are attached first.
@@ -43,9 +46,11 @@ LINGER_S: Final = 10.0
 ATTACHING: Final = "attach"
 #: Kind of the jobs that detach probes.
 ENDING: Final = "end"
-#: Seconds for which individual snapshots are stored. A capture includes the minute before a stall.
+#: How long profiles are stored, in seconds. By default, the agent fetches them every 10 s and stores an hour.
+PROFILES_S: Final = 600.0
+#: How long individual snapshots are stored, in seconds. A capture includes the minute before a stall.
 SNAPSHOTS_S: Final = 180.0
-#: Counters that the server itself continues after a restart: log sequence numbers.
+#: Counters that the server itself does not reset when it restarts, because they are log sequence numbers.
 PERSISTENT: Final = ("redo_written_bytes", "redo_flushed_bytes", "redo_checkpoint_bytes")
 
 
@@ -58,10 +63,10 @@ class ProbeSettings:
 
 
 class WatchedServer:
-    """Owns all collectors of one server process, which run on ``workers``.
+    """Owns all collectors of one server process. They run on ``workers``, which tenants share in rotation.
 
     ``factories`` create all collectors except process, waits and probes, and must return quickly. If
-    ``probes`` is None, no probes are attached to the server.
+    ``probes`` is None, no probes are attached to the server. ``method`` is the method for copying stacks.
     """
 
     def __init__(
@@ -71,14 +76,17 @@ class WatchedServer:
         factories: Iterable[Factory],
         *,
         workers: Workers,
+        tenant: str,
+        budget: SnapshotBudget,
         snapshots: SnapshotHistory | None = None,
         samples: SampleBuffer | None = None,
         interval_s: float,
         probes: ProbeSettings | None = None,
+        method: str = "auto",
     ) -> None:
         self.target = target
         self.epoch = (target.pid, target.start_time)
-        self._workers = workers
+        self._workers, self._tenant = workers, tenant
         self._prober: ProbesCollector | None = None
         self._waits = waits = WaitsCollector(
             target,
@@ -88,7 +96,9 @@ class WatchedServer:
             on_snapshot=snapshots.add_groups if snapshots else None,
             on_threads=samples.add if samples else None,
             on_kinds=self._update_thread_kinds,
-            open_source=partial(open_with_statements, workers=workers),
+            open_source=partial(open_with_statements, workers=workers, method=method),
+            turn=tenant,
+            budget=budget,
         )
         self._collectors: list[Collector] = [waits]
         try:
@@ -97,7 +107,7 @@ class WatchedServer:
             if probes is not None:
                 self._prober = self._create_prober(probes, waits.thread_kinds)
                 self._collectors.append(self._prober)
-            self._runner = Runner(self._collectors, workers, str(target.pid))
+            self._runner = Runner(self._collectors, workers, str(target.pid), tenant, scale=slowness.factor())
         except BaseException:  # the sensor retries: this attempt must not continue to take snapshots
             self._close_collectors()
             raise
@@ -116,18 +126,19 @@ class WatchedServer:
         )
 
     def _attach_on(self, attach: Callable[[], None], delay_s: float) -> None:
-        """Attach the probes when a snapshot has shown which threads belong to clients.
+        """Attach the probes once a snapshot has shown which threads belong to clients.
 
         Until the kinds of threads are known, probes count each page as written by a client.
         """
-        job = Job(ATTACHING, str(self.target.pid), attach)
-        if delay_s > 0:  # a retry
+        job = Job(ATTACHING, str(self.target.pid), attach, turn=self._tenant)
+        if delay_s > 0:  # a retry, which comes after the first attempts for other servers
+            job.slow_runs = SLOW_RUNS
             self._workers.submit_at(time.monotonic() + delay_s, job)
         else:
             self._waits.after_first(partial(self._workers.submit, job))
 
     def _update_thread_kinds(self) -> None:
-        """Tell the probes the kinds of new threads. If that fails, the next scrape reports the reason."""
+        """Pass the kinds of new threads to the probes. If that fails, the next scrape reports the reason."""
         if self._prober is not None:
             with suppress(Exception):
                 self._prober.update_thread_kinds()
@@ -143,7 +154,7 @@ class WatchedServer:
 
     def outcomes(self) -> list[Outcome]:
         """Return the outcomes of the run. A server that has exited is reported as down."""
-        outcomes = self._runner.outcomes(PATIENCE_S)
+        outcomes = self._runner.outcomes(slowness.scaled(PATIENCE_S))
         return outcomes if self.alive else [down(self.target)]
 
     @property
@@ -173,20 +184,33 @@ class WatchedServer:
 
 
 class ServerSlot:
-    """A named server. Its counters, profiles and snapshots are preserved across its restarts."""
+    """A named server. Its counters, profiles, snapshots and samples are preserved across its restarts."""
 
     def __init__(self, target: Target, counters: Collection[str], workers: Workers) -> None:
         self.target = target
         self._workers = workers
-        self.profiles = ProfileHistory()
+        self.profiles = ProfileHistory(span_s=PROFILES_S)
         self.snapshots = SnapshotHistory(SNAPSHOTS_S)
         self.samples = SampleBuffer()
         self.watch: WatchedServer | None = None
         self.ended_at = time.monotonic()
         self._accumulator = Accumulator(counters, PERSISTENT)
 
+    @property
+    def alive(self) -> bool:
+        """Return whether the server is watched and still running; True if /proc cannot be read."""
+        try:
+            return self.watch is not None and self.watch.alive
+        except OSError:
+            return True
+
+    def share_memory(self, servers: int) -> None:
+        """Limit the memory of this server's histories. ``servers`` is the number of all slots."""
+        for history in (self.profiles, self.snapshots, self.samples):
+            history.share(servers)
+
     def end(self) -> None:
-        """Stop watching the server, and close its collectors now."""
+        """Stop watching the server, and close its collectors immediately."""
         watch, self.watch, self.ended_at = self.watch, None, time.monotonic()
         if watch is not None:
             watch.close()

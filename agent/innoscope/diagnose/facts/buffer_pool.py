@@ -11,7 +11,7 @@ from innoscope.sampling.snapshot_history import CLIENT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _read_ahead_wasted_ratio(evidence: Evidence) -> float:
@@ -69,10 +69,10 @@ def _pool_eaten_ratio(evidence: Evidence) -> float:
 
 
 def _snapshots_with(wait: str, *, clients: bool) -> Callable[[Evidence], float]:
-    """Return a fact: the share of the snapshots that show a thread in the wait class.
+    """Return a function that computes the share of the snapshots that show a thread in the wait class.
 
-    With ``clients``, only client threads count, otherwise only the server's own threads. The fact is unknown
-    if there is no such snapshot.
+    With ``clients``, only client threads count, otherwise only the server's own threads. The function raises
+    Unknown if there is no such snapshot.
     """
 
     def fact(evidence: Evidence) -> float:
@@ -102,7 +102,7 @@ METRICS: Final = frozenset(
     }
 )
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "read_ahead_wasted_ratio": _read_ahead_wasted_ratio,
     "read_ahead_share": _read_ahead_share,
     "random_read_ahead_share": _random_read_ahead_share,

@@ -1,4 +1,4 @@
-"""Compute the values that rules about clusters use as ``fact.NAME``."""
+"""Compute the facts about Galera clusters and Group Replication."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from innoscope.diagnose.unavailable import Unknown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Facts, Statement
+    from innoscope.diagnose.evidence import ConnectionActivity, Evidence, FactFunctions
     from innoscope.sampling.snapshot_history import ObservedStack
 
 #: MariaDB functions on the stack of a thread that is executing DDL for a client or as a Galera applier.
@@ -20,7 +20,7 @@ _DDL: Final = (
     "mysql_alter_table", "mysql_recreate_table", "mysql_rm_table", "mysql_rename_tables",
     "Sql_cmd_truncate_table::*", "Wsrep_high_priority_service::apply_toi",
 )  # fmt: skip
-#: CREATE TABLE is not included: it is fast. CREATE TABLE … SELECT replicates like any other transaction.
+#: CREATE TABLE is omitted because it is fast. CREATE TABLE … SELECT replicates like any other transaction.
 _DDL_TEXT: Final = re.compile(
     r"\s*(ALTER|OPTIMIZE|RENAME|TRUNCATE|DROP(?! TEMPORARY)|CREATE( UNIQUE| FULLTEXT| SPATIAL)? INDEX)\b",
     re.IGNORECASE,
@@ -62,13 +62,13 @@ def _conflict_rate(evidence: Evidence) -> float:
 
 
 def _conflict_ratio(evidence: Evidence) -> float:
-    """Return the failed transactions as a share of all that committed or failed."""
+    """Return the transactions that failed as a share of all transactions that committed or failed."""
     failed, committed = sum(_grown(evidence, name) for name in _CONFLICTS), _grown(evidence, _COMMITS)
     return failed / (failed + committed) if failed else 0.0
 
 
 def _ddl_threads(evidence: Evidence) -> float:
-    """Return the mean number of threads executing DDL, at least the number in the process list."""
+    """Return the mean number of threads executing DDL, or the number in the process list if larger."""
     listed = float(len(ddl_statements(evidence)))
     if not evidence.snapshots or "looks" in evidence.missing:
         if not listed:
@@ -77,7 +77,7 @@ def _ddl_threads(evidence: Evidence) -> float:
     return max(listed, sum(seen.count for seen in ddl_stacks(evidence)) / len(evidence.snapshots))
 
 
-def ddl_statements(evidence: Evidence) -> list[Statement]:
+def ddl_statements(evidence: Evidence) -> list[ConnectionActivity]:
     """Return the DDL statements that clients and appliers are executing, according to the process list."""
     return [
         one
@@ -153,7 +153,7 @@ def _no_status(evidence: Evidence) -> Unknown:
 #: The metrics that these facts use.
 METRICS: Final = frozenset({_RECEIVED, _SENT, _QUEUE, _COMMITS, *_CONFLICTS})
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "galera_own_pauses_ratio": _own_pauses_ratio,
     "galera_conflict_rate": _conflict_rate,
     "galera_conflict_ratio": _conflict_ratio,

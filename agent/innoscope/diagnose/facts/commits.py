@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 from innoscope.diagnose.answers import ratio, snapshots
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 #: Wait classes of threads that are syncing the redo log or the binary log.
 _LOG_SYNCS: Final = frozenset({"fsync_redo", "fsync_binlog"})
-#: Wait classes of threads writing one of these logs (if in a system call on a file) or waiting for it.
+#: Wait classes of threads that are writing one of these logs, or waiting until another thread has written it.
+#: Only the writer is in a system call on a file.
 _LOG_WRITES: Final = frozenset({"redo_write_wait", "group_commit"})
 
 
@@ -37,7 +38,7 @@ def _log_io_ratio(evidence: Evidence) -> float:
     return max(syncing, min(writing, len(taken))) / len(taken)
 
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "commit_wait_share": _commit_wait_share,
     "log_io_ratio": _log_io_ratio,
 }

@@ -8,7 +8,7 @@ from innoscope.diagnose.answers import snapshots
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _connections_ratio(evidence: Evidence) -> float:
@@ -26,7 +26,7 @@ def _refused(evidence: Evidence) -> float:
 
 
 def _sql_unanswered(evidence: Evidence) -> float:
-    """Return 1 if the server accepted our connection but did not respond, else 0."""
+    """Return 1 if the server did not respond in time to our connection or query, else 0."""
     missing = evidence.missing.get("sql")
     return float(missing is not None and missing.reason == "timeout")
 
@@ -42,7 +42,7 @@ def _dns_threads(evidence: Evidence) -> float:
 
 METRICS: Final = frozenset({"connections", "connections_limit"})
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "connections_ratio": _connections_ratio,
     "refused": _refused,
     "dns_threads": _dns_threads,

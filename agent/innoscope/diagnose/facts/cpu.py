@@ -10,7 +10,7 @@ from innoscope.diagnose.answers import ratio, snapshots, variable
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _runnable_threads(evidence: Evidence) -> float:
@@ -49,9 +49,9 @@ def _longest_runner_ratio(evidence: Evidence) -> float:
 
 
 def _longest_runner_seconds(evidence: Evidence) -> float:
-    """Return for how many seconds the longest runner was on a CPU.
+    """Return how long the longest runner was on a CPU, in seconds.
 
-    This is the time from the first to the last snapshot that shows it on a CPU, limited to the age of its
+    This is the time from the first to the last snapshot that shows it on a CPU, but at most the age of its
     statement.
     """
     tid, _ = longest_runner(evidence)
@@ -62,7 +62,7 @@ def _longest_runner_seconds(evidence: Evidence) -> float:
     return min([at[-1] - at[0], *ages])
 
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "thread_concurrency": partial(variable, name="innodb_thread_concurrency"),
     "runnable_threads": _runnable_threads,
     "runnable_per_cpu": _runnable_per_cpu,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope.diagnose.answers import ratio, snapshots
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _latch_share(evidence: Evidence) -> float:
@@ -28,7 +28,7 @@ def _latches(evidence: Evidence) -> tuple[int, int, int]:
     return counts["spin"], counts["mutex_wait"], evidence.active_clients()
 
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "latch_share": _latch_share,
     "spinning_ratio": _spinning_ratio,
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _blind(evidence: Evidence) -> float:
-    """Return 1 if snapshots were possible but none completed within the observation time, else 0."""
+    """Return 1 if snapshots are supported but none completed within the observation time, else 0."""
     missing = evidence.missing.get("looks")
     return float(not evidence.snapshots and (missing is None or missing.reason == "timeout"))
 
@@ -24,7 +24,7 @@ def _toggles_in_force(evidence: Evidence) -> float:
 
 METRICS: Final = frozenset({"toggle_in_force"})
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "blind": _blind,
     "observed_seconds": _observed_seconds,
     "toggles_in_force": _toggles_in_force,

@@ -10,9 +10,10 @@ from innoscope.diagnose.unavailable import Unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
-#: Functions that appear on stacks only in the given phase, in MySQL 5.5 to 9.x and MariaDB.
+#: Functions that identify each phase, in MySQL 5.5 to 9.x and MariaDB. Those that purge, merge or flush also
+#: run during normal operation, so rules use these phases only for a server that is shutting down.
 _FUNCTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery_scan": (
         "recv_group_scan_log_recs", "recv_scan_log_*", "recv_sys_t::parse*", "recv_parse_log_*",
@@ -57,4 +58,4 @@ def _fact(functions: tuple[str, ...]) -> Callable[[Evidence], float]:
     return lambda evidence: _share(evidence, patterns)
 
 
-FACTS: Final[Facts] = {f"phase_{name}": _fact(functions) for name, functions in _FUNCTIONS.items()}
+FACTS: Final[FactFunctions] = {f"phase_{name}": _fact(functions) for name, functions in _FUNCTIONS.items()}

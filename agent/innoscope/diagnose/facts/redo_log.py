@@ -9,7 +9,7 @@ from innoscope.diagnose.answers import grown, no_metric
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _redo_capacity_seconds(evidence: Evidence) -> float:
@@ -43,7 +43,7 @@ def _recovery_rate(evidence: Evidence) -> float:
 def _recovery_full_seconds(evidence: Evidence) -> float:
     """Return the seconds needed to scan a full redo log at the current rate.
 
-    This is an upper limit on the duration of the current recovery's scan.
+    This is an upper bound on the duration of the current recovery's scan.
     """
     limit = evidence.gauge("checkpoint_age_max_bytes")
     if not limit or not limit[-1]:
@@ -56,7 +56,7 @@ METRICS: Final = frozenset({
     "redo_written_bytes",
 })  # fmt: skip
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "redo_capacity_seconds": _redo_capacity_seconds,
     "redo_write_bytes": _redo_write_bytes,
     "recovery_rate": _recovery_rate,

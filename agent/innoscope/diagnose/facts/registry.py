@@ -22,9 +22,9 @@ from innoscope.diagnose.facts import (
 )
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Facts
+    from innoscope.diagnose.evidence import FactFunctions
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     **buffer_pool.FACTS,
     **cluster.FACTS,
     **commits.FACTS,

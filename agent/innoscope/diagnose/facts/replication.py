@@ -11,7 +11,7 @@ from innoscope.diagnose.replica_applier import appliers
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 #: State of a commit waiting for a replica: "slave" in MariaDB and in MySQL before 8.0.26, later "replica".
 _SEMISYNC: Final = re.compile(r"^Waiting for semi-sync ACK from (slave|replica)")
@@ -46,7 +46,7 @@ def _connected_replicas(evidence: Evidence) -> float:
     return float(sum(one.command.startswith("Binlog Dump") for one in evidence.statements))
 
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "applier_behind_seconds": _applier_behind_seconds,
     "semisync_wait_seconds": _semisync_wait_seconds,
     "semisync_timeout_seconds": _semisync_timeout_seconds,

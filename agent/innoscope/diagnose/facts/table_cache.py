@@ -9,11 +9,11 @@ from innoscope.diagnose.answers import grown, ratio, variable
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 
 def _statement_rate(evidence: Evidence) -> float:
-    """Return the number of statements per second, excluding Innoscope's own."""
+    """Return the number of clients' statements per second (Questions), including Innoscope's own."""
     grown = evidence.change("statements")
     if grown is None:
         raise Unknown("sql", evidence.missing.get("sql"))
@@ -27,7 +27,7 @@ def _opens_per_statement(evidence: Evidence) -> float:
 
 METRICS: Final = frozenset({"statements", "table_opens"})
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "table_cache": partial(variable, name="table_open_cache"),
     "opens_per_statement": _opens_per_statement,
     "statement_rate": _statement_rate,

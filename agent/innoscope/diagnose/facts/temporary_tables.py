@@ -9,9 +9,9 @@ from innoscope.diagnose.answers import snapshots, variable
 from innoscope.sampling.snapshot_history import CLIENT
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
-#: MariaDB functions that write a row of an internal temporary table, and functions of the Aria engine.
+#: MariaDB functions that write a row of an internal temporary table, and functions of Aria.
 _TEMPORARY_ROW: Final = re.compile(r"handler::ha_\w+_tmp_row$")
 _ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)")
 
@@ -19,8 +19,8 @@ _ARIA: Final = re.compile(r"(_?ma_|maria_|ha_maria::|create_internal_tmp_table)"
 def _disk_table_threads(evidence: Evidence) -> float:
     """Return the mean number of client threads whose stack proves that their temporary table is on disk.
 
-    MariaDB's SQL layer writes rows to in-memory and on-disk tables with the same functions. The functions of
-    the Aria engine have no symbols in stripped builds.
+    MariaDB's SQL layer writes rows to in-memory and on-disk tables with the same functions. Only Aria's own
+    functions prove that the table is on disk, and in stripped builds they have no symbols.
     """
     taken = snapshots(evidence)
     proven = sum(
@@ -36,14 +36,14 @@ def _disk_table_threads(evidence: Evidence) -> float:
 
 
 def _temporary_table_limit(evidence: Evidence) -> float:
-    """Return the maximum size of an internal temporary table in memory, in bytes.
+    """Return the maximum size of an internal in-memory temporary table, in bytes.
 
     max_heap_table_size does not limit TempTable tables (MySQL 8.0), but has the same default.
     """
     return min(variable(evidence, "tmp_table_size"), variable(evidence, "max_heap_table_size"))
 
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "disk_table_threads": _disk_table_threads,
     "temporary_table_limit": _temporary_table_limit,
 }

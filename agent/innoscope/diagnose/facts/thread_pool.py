@@ -9,7 +9,7 @@ from innoscope.diagnose.answers import number, ratio, rows, snapshots, variable
 from innoscope.diagnose.evidence import AT_REST
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
 
 #: Wait classes of client threads without a statement.
 _NO_STATEMENT: Final = AT_REST - {"user_sleep"}
@@ -34,7 +34,7 @@ def _thread_pool_queued(evidence: Evidence) -> float:
 
 METRICS: Final = frozenset({"thread_pool_threads"})
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "thread_pool_limit": partial(variable, name="thread_pool_max_threads"),
     "thread_pool_busy_threads": _thread_pool_busy_threads,
     "thread_pool_busy_ratio": _thread_pool_busy_ratio,

@@ -8,11 +8,43 @@ from innoscope.diagnose.answers import no_metric, number, rows
 from innoscope.diagnose.unavailable import Unknown
 
 if TYPE_CHECKING:
-    from innoscope.diagnose.evidence import Evidence, Facts
+    from collections.abc import Mapping
+
+    from innoscope.diagnose.evidence import Evidence, FactFunctions
+
+#: At these isolation levels, a transaction closes its read view at the end of each statement
+#: (ha_innobase::external_lock in ha_innodb.cc of 5.6 to 9.x).
+_VIEW_PER_STATEMENT: Final = ("READ UNCOMMITTED", "READ COMMITTED")
 
 
 def _oldest_transaction_seconds(evidence: Evidence) -> float:
     return max((number(row, "seconds") for row in rows(evidence, "transactions")), default=0.0)
+
+
+def oldest_view(evidence: Evidence) -> tuple[float, Mapping[str, str]] | None:
+    """Return the age in seconds of the oldest read view, and the transaction that may have this view.
+
+    Return None if no transaction can have a read view. Purge cannot remove row versions that a view may
+    still need.
+    """
+    views = ((_view_seconds(row, evidence), row) for row in rows(evidence, "transactions"))
+    known = [(seconds, row) for seconds, row in views if seconds is not None]
+    return max(known, key=lambda one: one[0], default=None)
+
+
+def _view_seconds(row: Mapping[str, str], evidence: Evidence) -> float | None:
+    """Return the maximum age of a transaction's read view; None if it has none."""
+    if row.get("isolation") not in _VIEW_PER_STATEMENT:
+        return number(row, "seconds")
+    if not row.get("text"):
+        return None
+    running = (one.seconds for one in evidence.statements if str(one.connection) == row["connection"])
+    return min(number(row, "seconds"), next(running, float("inf")))
+
+
+def _oldest_view_seconds(evidence: Evidence) -> float:
+    found = oldest_view(evidence)
+    return found[0] if found is not None else 0.0
 
 
 def _history_growth(evidence: Evidence) -> float:
@@ -26,7 +58,7 @@ def _history_growth(evidence: Evidence) -> float:
 def _deadlock_search_load(evidence: Evidence) -> float:
     """Return the seconds that threads spend searching for deadlocks, per second of observation.
 
-    Each row lock wait starts one search. The probe is attached only part of the time, so its totals are
+    Each row lock wait starts one search. The probe may be attached only part of the time, so its totals are
     estimates, but its mean search duration is measured. The result is the mean duration times the wait rate.
     """
     searches, seconds = _last(evidence, "deadlock_searches"), _last(evidence, "deadlock_search_seconds")
@@ -53,8 +85,9 @@ METRICS: Final = frozenset(
     {"deadlock_search_seconds", "deadlock_searches", "history_list_length", "row_lock_waits"}
 )
 
-FACTS: Final[Facts] = {
+FACTS: Final[FactFunctions] = {
     "oldest_transaction_seconds": _oldest_transaction_seconds,
+    "oldest_view_seconds": _oldest_view_seconds,
     "deadlock_search_load": _deadlock_search_load,
     "deadlock_search_mean": _deadlock_search_mean,
     "history_growth": _history_growth,

@@ -1,67 +1,74 @@
-"""Convert dataclasses to JSON values and back using type hints, so that new fields need no code here.
+"""Convert the dataclasses of an incident file to JSON values and back.
 
-Files are untrusted. Decoding checks every type, requires numbers to be within limits, and rejects strings
-with characters that can control a terminal. ``encode`` escapes unprintable characters.
+Files are untrusted. msgspec checks the types (common/typed.py). This module checks what would have to be
+repeated in every type: the magnitude of integers is below 2^64, and strings contain no characters that can
+control a terminal. ``encode`` escapes such characters.
 """
 
 from __future__ import annotations
 
-import collections.abc
 import math
 import re
-import types
-import typing
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import Field, fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from innoscope.common import samples, sanitize
-from innoscope.diagnose import evidence
-from innoscope.memory.locks import held
-from innoscope.sampling import snapshot_history
+from innoscope.common import sanitize
+from innoscope.common.typed import convert_untrusted
+from innoscope.diagnose.evidence import Evidence
+from innoscope.diagnose.incident.model import Capture
+from innoscope.memory.locks.held import HeldLock
+from innoscope.sampling.snapshot_history import SnapshotSummary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
 
-#: Names that modules use in type hints but import only under TYPE_CHECKING.
-_NAMES: Final = vars(collections.abc) | vars(samples) | vars(snapshot_history) | vars(held) | vars(evidence)
-#: Control characters except line feeds and tabs, surrogates, and characters that change the text direction.
+#: Control characters (except line feeds and tabs), surrogates, Unicode's line and paragraph separators, and
+#: characters that change the text direction.
 _UNPRINTABLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 _BIGGEST: Final = 1 << 64
-_NOT_FINITE: Final = {str(number): number for number in (math.inf, -math.inf, math.nan)}
+#: The JSON form of ``SnapshotSummary.threads``, whose keys are not strings.
+_Pairs: TypeAlias = list[tuple[tuple[str, str], int]]
 
 
-class Damaged(ValueError):
-    """A JSON value does not match its type. The message names the field."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    """The functions that convert one type. Only ``decode`` validates its argument.
-
-    ``takes`` lists the types that the JSON value may have.
-    """
-
-    takes: tuple[type, ...]
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+class DamagedValue(ValueError):
+    """A JSON value does not match its type, or contains a control character or an integer out of range."""
 
 
 def encode(value: Any) -> Any:
-    """Return the JSON value of a dataclass. Raise TypeError for a type that is not supported."""
-    return _codec(type(value)).encode(value)
+    """Return the JSON value of a dataclass or of a part of one."""
+    if isinstance(value, str):
+        return _kept(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, list | tuple):
+        return [encode(one) for one in value]
+    if isinstance(value, Mapping):
+        return {_kept(str(key)): encode(one) for key, one in value.items()}
+    kind: type = type(value)
+    found = {key: encode(getattr(value, name)) for name, key in _keys(kind).items()}
+    if isinstance(value, SnapshotSummary):
+        found["threads"] = [[encode(key), count] for key, count in value.threads.items()]
+    return found
 
 
 def decode(kind: type[T], value: Any) -> T:
     """Return the dataclass that the JSON value represents, with tuples instead of lists.
 
-    Raise Damaged if the value is invalid.
+    Raise DamagedValue if the value is invalid. Unknown keys are ignored.
     """
-    return cast("T", _checked(_codec(kind), kind.__name__)(value))
+    _check(value)
+    try:
+        return convert_untrusted(_named(kind, value), kind, strict=False)
+    except ValueError as error:
+        raise DamagedValue(str(error)) from error
 
 
 def plain(value: T) -> T:
@@ -74,120 +81,10 @@ def key_of(one: Field[Any]) -> str:
     return str(one.metadata.get("key", one.name))
 
 
-def _codec(hint: Any) -> _Codec:
-    return _made(hint)
-
-
 @cache
-def _made(hint: Any) -> _Codec:
-    if is_dataclass(hint):
-        return _of_dataclass(cast("type", hint))
-    if hint in _SIMPLE:
-        return _SIMPLE[hint]
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return _of_union([_codec(argument) for argument in arguments], arguments)
-    if origin is tuple:
-        return _of_sequence(_codec(arguments[0])) if arguments[-1] is ... else _of_places(arguments)
-    if origin in (collections.abc.Mapping, dict):
-        return _of_texts(_codec(arguments[1])) if arguments[0] is str else _of_pairs(*arguments)
-    raise TypeError(f"cannot store {hint} in an incident file")
-
-
-def _of_dataclass(kind: type) -> _Codec:
-    hints = typing.get_type_hints(kind, localns=_NAMES)
-    parts = [(one, key_of(one), _codec(hints[one.name])) for one in fields(kind)]
-    checked = [
-        (one.name, key, _checked(codec, f"{kind.__name__}.{key}"), _required(one))
-        for one, key, codec in parts
-    ]
-
-    def encoded(value: Any) -> dict[str, Any]:
-        return {key: codec.encode(getattr(value, one.name)) for one, key, codec in parts}
-
-    def decoded(value: dict[str, Any]) -> Any:
-        found = {}
-        for name, key, of, required in checked:
-            if key in value:
-                found[name] = of(value[key])
-            elif required:
-                raise Damaged(f"{kind.__name__}.{key} is missing")
-        return kind(**found)
-
-    return _Codec((dict,), encoded, decoded)
-
-
-def _required(one: Field[Any]) -> bool:
-    return one.default is MISSING and one.default_factory is MISSING
-
-
-def _of_union(codecs: list[_Codec], arguments: tuple[Any, ...]) -> _Codec:
-    """Return the codec of a union. The JSON type selects the member, so only one can be a dataclass."""
-    by_type = {kind: codec for codec in reversed(codecs) for kind in codec.takes}
-    of_value = dict(zip(arguments, codecs, strict=True))
-    container = next((codec for codec in codecs if codec.takes in ((list,), (dict,))), codecs[0])
-
-    def encoded(value: Any) -> Any:
-        return (of_value.get(type(value)) or container).encode(value)
-
-    def decoded(value: Any) -> Any:
-        codec = by_type.get(type(value))
-        if codec is None:
-            raise Damaged(f"unexpected {type(value).__name__}")
-        return codec.decode(value)
-
-    return _Codec(tuple(by_type), encoded, decoded)
-
-
-def _of_sequence(item: _Codec) -> _Codec:
-    of = _checked(item, "an item")
-    return _Codec(
-        (list,), lambda value: [item.encode(one) for one in value], lambda value: tuple(map(of, value))
-    )
-
-
-def _of_places(arguments: tuple[Any, ...]) -> _Codec:
-    codecs = [_codec(argument) for argument in arguments]
-    checked = [_checked(codec, f"place {number}") for number, codec in enumerate(codecs)]
-
-    def decoded(value: list[Any]) -> tuple[Any, ...]:
-        if len(value) != len(checked):
-            raise Damaged(f"expected {len(checked)} items, got {len(value)}")
-        return tuple(of(one) for of, one in zip(checked, value, strict=True))
-
-    return _Codec(
-        (list,), lambda value: [codec.encode(one) for codec, one in zip(codecs, value, strict=True)], decoded
-    )
-
-
-def _of_texts(item: _Codec) -> _Codec:
-    """Return the codec of a mapping with string keys, which becomes a JSON object."""
-    of = _checked(item, "a value")
-    return _Codec(
-        (dict,),
-        lambda value: {_kept(key): item.encode(one) for key, one in value.items()},
-        lambda value: {_text(key): of(one) for key, one in value.items()},
-    )
-
-
-def _of_pairs(key: Any, value: Any) -> _Codec:
-    """Return the codec of a mapping with keys of another type, which becomes a JSON list of pairs."""
-    pairs = _of_sequence(_of_places((key, value)))
-    return _Codec(
-        (list,), lambda mapping: pairs.encode(mapping.items()), lambda found: dict(pairs.decode(found))
-    )
-
-
-def _checked(codec: _Codec, where: str) -> Callable[[Any], Any]:
-    """Return ``codec.decode`` with a type check. Errors contain ``where``, the name of the field."""
-    takes, of = codec.takes, codec.decode
-
-    def decoded(value: Any) -> Any:
-        if type(value) not in takes:
-            raise Damaged(f"{where}: unexpected {type(value).__name__}")
-        return of(value)
-
-    return decoded
+def _keys(kind: type) -> dict[str, str]:
+    """Return the JSON keys of a dataclass by the names of its fields."""
+    return {one.name: key_of(one) for one in fields(kind)}
 
 
 def _kept(text: str) -> str:
@@ -195,58 +92,52 @@ def _kept(text: str) -> str:
     return "\t".join(map(sanitize.block, text.split("\t"))) if not text.isprintable() else text
 
 
-def _text(value: str) -> str:
-    if _UNPRINTABLE.search(value):
-        raise Damaged("control characters in a text")
-    return value
-
-
-def _integer(value: int) -> int:
-    if not -_BIGGEST < value < _BIGGEST:
-        raise Damaged("number out of range")
-    return value
-
-
-def _number(value: float | str) -> float:
-    if isinstance(value, int):
-        return _integer(value)
+def _check(value: Any) -> None:
+    """Raise DamagedValue if a text or number is not allowed. The JSON parser limits the recursion depth."""
     if isinstance(value, str):
-        if value not in _NOT_FINITE:
-            raise Damaged("expected a number, got a text")
-        return _NOT_FINITE[value]
-    return value
+        if not value.isprintable() and _UNPRINTABLE.search(value):
+            raise DamagedValue("control characters in a text")
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            _check(key)
+            _check(one)
+    elif isinstance(value, list):
+        for one in value:
+            _check(one)
+    elif isinstance(value, int) and not -_BIGGEST < value < _BIGGEST:
+        raise DamagedValue("number out of range")
 
 
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+def _named(kind: type, value: Any) -> Any:
+    """Return the JSON object of a dataclass with its fields' names as keys, or any other value as is."""
+    if not isinstance(value, dict) or not is_dataclass(kind):
+        return value
+    found = {name: value[key] for name, key in _keys(kind).items() if key in value}
+    for name, convert in _PARTS.get(kind, {}).items():
+        if name in found:
+            found[name] = convert(found[name])
+    return found
 
 
-def _anything(value: Any) -> Any:
-    """Check and decode a value of any type recursively. The JSON parser has already limited its depth."""
-    if isinstance(value, str):
-        return _text(value)
-    if isinstance(value, dict):
-        return {_text(key): _anything(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_anything(one) for one in value]
-    return value if isinstance(value, bool | None) else _number(value)
+def _each(kind: type) -> Callable[[Any], Any]:
+    def named(value: Any) -> Any:
+        return [_named(kind, one) for one in value] if isinstance(value, list) else value
+
+    return named
 
 
-def _made_plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return _kept(value)
-    if isinstance(value, dict):
-        return {_kept(str(key)): _made_plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_made_plain(one) for one in value]
-    return _finite(value) if isinstance(value, float) else value
+def _counts(pairs: Any) -> dict[tuple[str, str], int]:
+    return dict(convert_untrusted(pairs, _Pairs))
 
 
-_SIMPLE: Final[dict[Any, _Codec]] = {
-    str: _Codec((str,), _kept, _text),
-    int: _Codec((int,), lambda value: value, _integer),
-    float: _Codec((float, int, str), _finite, _number),
-    bool: _Codec((bool,), lambda value: value, lambda value: value),
-    types.NoneType: _Codec((types.NoneType,), lambda value: value, lambda value: value),
-    Any: _Codec((str, int, float, bool, types.NoneType, list, dict), _made_plain, _anything),
+def _evidence(value: Any) -> Any:
+    return _named(Evidence, value)
+
+
+#: Fields whose JSON form differs at some depth from the form that msgspec expects, and functions that convert
+#: it to that form.
+_PARTS: Final[Mapping[type, Mapping[str, Callable[[Any], Any]]]] = {
+    Capture: {"evidence": _evidence, "before": _evidence},
+    Evidence: {"snapshots": _each(SnapshotSummary), "owners": _each(HeldLock)},
+    SnapshotSummary: {"threads": _counts},
 }

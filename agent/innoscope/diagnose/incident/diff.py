@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.evidence import AT_REST
-from innoscope.diagnose.incident.diff_inputs import Mean, all_keys
+from innoscope.diagnose.incident.diff_inputs import Mean, all_keys, mean_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from innoscope.diagnose.incident.diff_inputs import Series, Side, Stack, Wait
+    from innoscope.diagnose.incident.diff_inputs import DiffSide, MetricSeries, StackKey, WaitKey
 
 #: Minimum difference between two mean thread counts, in standard errors.
 MIN_ERRORS: Final = 4.0
@@ -20,10 +20,10 @@ MIN_ERRORS: Final = 4.0
 MIN_THREADS: Final = 1.0
 #: Minimum difference between two mean thread counts, as a share of the larger one.
 MIN_SHARE: Final = 0.3
-#: Minimum ratio of a metric's rates or levels on the two sides. The two ranges of values must also not
-#: overlap.
+#: Minimum factor between the two sides' means of a metric's values. The ranges of these values must not
+#: overlap either.
 MIN_FACTOR: Final = 2.0
-#: Minimum number of events on each side for their means to be compared.
+#: Minimum number of events on each side for the means of a histogram to be compared.
 MIN_EVENTS: Final = 20
 #: Minimum change of a level or a rate, by the suffix of the metric's name.
 _LEAST: Final = {"_ratio": 0.1, "_seconds": 0.05, "_bytes": 1 << 20, "": 1.0}
@@ -73,7 +73,7 @@ class MetricChange:
 
 @dataclass(frozen=True, slots=True)
 class VariableChange:
-    """A change of a server variable. A value is None if the side does not have the variable."""
+    """A change to a server variable. A value is None if the side does not have the variable."""
 
     name: str
     a: str | None
@@ -94,7 +94,7 @@ class FindingChange:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The differences between two sides. ``notes`` list the data that could not be compared."""
+    """The differences between two sides. ``notes`` lists what was not compared or is inexact."""
 
     findings: tuple[FindingChange, ...]
     waits: tuple[ThreadChange, ...]
@@ -107,7 +107,7 @@ class Differences:
         return bool(self.findings or self.waits or self.stacks or self.metrics or self.variables)
 
 
-def compare(a: Side, b: Side) -> Differences:
+def compare(a: DiffSide, b: DiffSide) -> Differences:
     """Return the significant differences between two sides."""
     same = _same_build(a, b)
     return Differences(
@@ -120,11 +120,11 @@ def compare(a: Side, b: Side) -> Differences:
     )
 
 
-def _same_build(a: Side, b: Side) -> bool:
+def _same_build(a: DiffSide, b: DiffSide) -> bool:
     return all(a.server.get(key) == b.server.get(key) for key in ("flavour", "version"))
 
 
-def _notes(a: Side, b: Side, *, same: bool) -> Iterator[str]:
+def _notes(a: DiffSide, b: DiffSide, *, same: bool) -> Iterator[str]:
     if not same:
         yield "the servers are of different versions: their stacks are not compared"
     if not a.snapshots or not b.snapshots:
@@ -137,7 +137,7 @@ def _notes(a: Side, b: Side, *, same: bool) -> Iterator[str]:
             yield f"{without[0]} has no {words}: they are not compared"
 
 
-def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
+def _findings(a: DiffSide, b: DiffSide) -> Iterator[FindingChange]:
     if a.findings is None or b.findings is None:
         return
     before, after = ({finding.name for finding in side.findings or ()} for side in (a, b))
@@ -152,7 +152,7 @@ def _findings(a: Side, b: Side) -> Iterator[FindingChange]:
 
 
 def _waits(
-    a: Mapping[Wait, Mean], b: Mapping[Wait, Mean], snapshots_a: int, snapshots_b: int
+    a: Mapping[WaitKey, Mean], b: Mapping[WaitKey, Mean], snapshots_a: int, snapshots_b: int
 ) -> list[ThreadChange]:
     """Return the changed wait classes: active before idle, clients before others, then by size of change."""
     if not snapshots_a or not snapshots_b:
@@ -160,29 +160,27 @@ def _waits(
     found = [
         ThreadChange(key[0], key[1], before.mean, after.mean)
         for key in all_keys((a, b))
-        if _differ(before := a.get(key, _none(snapshots_a)), after := b.get(key, _none(snapshots_b)))
+        if _differ(
+            before := a.get(key, mean_of(0, snapshots_a)), after := b.get(key, mean_of(0, snapshots_b))
+        )
     ]
     return sorted(found, key=lambda one: (one.wait in AT_REST, not one.clients, -abs(one.b - one.a)))
 
 
-def _stacks(a: Side, b: Side) -> list[ThreadChange]:
-    """Return the changed stacks of active threads: those of clients first, then by size of the change."""
+def _stacks(a: DiffSide, b: DiffSide) -> list[ThreadChange]:
+    """Return the changed stacks of active threads, sorted: clients first, then by size of the change."""
     if not a.snapshots or not b.snapshots:
         return []
-    keys: list[Stack] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
+    keys: list[StackKey] = [key for key in all_keys((a.stacks, b.stacks)) if key[1] not in AT_REST]
     found = [
         ThreadChange(key[0], key[1], before.mean, after.mean, key[2])
         for key in keys
         if _differ(
-            before := a.stacks.get(key, _none(a.snapshots)), after := b.stacks.get(key, _none(b.snapshots))
+            before := a.stacks.get(key, mean_of(0, a.snapshots)),
+            after := b.stacks.get(key, mean_of(0, b.snapshots)),
         )
     ]
     return sorted(found, key=lambda one: (not one.clients, -abs(one.b - one.a)))
-
-
-def _none(snapshots: int) -> Mean:
-    """Return the mean (0, with its standard error) of a wait class or stack that is in no snapshot."""
-    return Mean(0.0, 1 / snapshots)
 
 
 def _differ(a: Mean, b: Mean) -> bool:
@@ -194,7 +192,7 @@ def _differ(a: Mean, b: Mean) -> bool:
     )
 
 
-def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricChange]:
+def _metrics(a: Mapping[str, MetricSeries], b: Mapping[str, MetricSeries]) -> list[MetricChange]:
     """Return the changed metrics, largest factor first."""
     found = []
     for key in sorted(a.keys() & b.keys()):
@@ -208,7 +206,7 @@ def _metrics(a: Mapping[str, Series], b: Mapping[str, Series]) -> list[MetricCha
     return sorted(found, key=lambda one: (-_factor(one.a, one.b), one.series))
 
 
-def _moved(name: str, a: Series, b: Series) -> bool:
+def _moved(name: str, a: MetricSeries, b: MetricSeries) -> bool:
     """Return whether the sides' values do not overlap and their means differ by the required minimum."""
     low, high = (a, b) if a.middle < b.middle else (b, a)
     if max(low.values) >= min(high.values) or not _factor(low.middle, high.middle) >= MIN_FACTOR:

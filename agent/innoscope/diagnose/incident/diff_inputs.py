@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import zlib
 from collections import Counter
 from contextlib import nullcontext
@@ -12,9 +11,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
+from innoscope.common.typed import decode_untrusted
 from innoscope.diagnose.incident.files import load
 from innoscope.diagnose.verdict import judge
 from innoscope.metrics.collectors.kinds import default_kinds
@@ -40,9 +42,9 @@ _PROFILE_BYTES: Final = 64 << 20
 _NS: Final = 1e9
 
 #: (true for a client thread, wait class)
-Wait = tuple[bool, str]
+WaitKey = tuple[bool, str]
 #: (true for a client thread, wait class, innermost functions)
-Stack = tuple[bool, str, tuple[str, ...]]
+StackKey = tuple[bool, str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MetricSeries:
     """A metric over time: its rate in each interval, or its value in each reading.
 
     ``kind`` is ``rate`` (per second), ``level``, or ``mean`` (of a histogram, in seconds). ``events`` is the
@@ -73,17 +75,17 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """The data of one side. None means that the file does not contain the data."""
+class DiffSide:
+    """The data of one side. A field is None if the file does not contain its data."""
 
     path: str
     server: Mapping[str, str]
     begun: float
     ended: float
     snapshots: int
-    waits: Mapping[Wait, Mean]
-    stacks: Mapping[Stack, Mean]
-    series: Mapping[str, Series] | None = None
+    waits: Mapping[WaitKey, Mean]
+    stacks: Mapping[StackKey, Mean]
+    series: Mapping[str, MetricSeries] | None = None
     variables: Mapping[str, str] | None = None
     findings: tuple[Finding, ...] | None = None
     #: Findings that could not be checked.
@@ -94,14 +96,42 @@ class Side:
 class _Counted:
     """Thread counts: by wait class in each snapshot, and by stack over all snapshots."""
 
-    snapshots: list[Counter[Wait]] = field(default_factory=list)
-    stacks: Counter[Stack] = field(default_factory=Counter)
+    snapshots: list[Counter[WaitKey]] = field(default_factory=list)
+    stacks: Counter[StackKey] = field(default_factory=Counter)
 
 
-def open_side(path: Path, progress: Callable[[int], None] | None = None) -> Side:
+class _Frame(msgspec.Struct, frozen=True):
+    function: str | None
+    module: str
+    offset: int
+
+
+class _Stack(msgspec.Struct, frozen=True):
+    wait: str
+    threads: int
+    frames: list[_Frame]
+
+
+class _Target(msgspec.Struct, frozen=True):
+    flavour: str
+    version_text: str
+    pid: int
+
+
+class _Profile(msgspec.Struct, frozen=True):
+    """The part of a profile (docs/json.md) that is compared."""
+
+    looks: int
+    target: _Target
+    started_at: float
+    ended_at: float
+    stacks: list[_Stack]
+
+
+def open_side(path: Path, progress: Callable[[int], None] | None = None) -> DiffSide:
     """Read any supported file. Raise BadFile if it cannot be read or is damaged.
 
-    ``progress`` is called with the number of snapshots read.
+    For a dump or a recording, ``progress`` is called with the number of snapshots read so far.
     """
     head = _head(path)
     if b'"innoscope_incident"' in head[:100]:
@@ -124,12 +154,12 @@ def _head(path: Path) -> bytes:
         raise BadFile(f"cannot read {path}: {error}", remedy=f"ls -l {path}") from error
 
 
-def of_capture(path: Path, capture: Capture) -> Side:
-    """Return a side with the evidence of the incident. Raise BadFile for invalid evidence."""
+def of_capture(path: Path, capture: Capture) -> DiffSide:
+    """Return a side with the evidence of the incident. Raise BadFile if it is invalid."""
     return _of_evidence(str(path), capture.evidence, _variables(capture))
 
 
-def before_of(path: Path, capture: Capture) -> Side:
+def before_of(path: Path, capture: Capture) -> DiffSide:
     """Return a side with the evidence from before the stall. Raise BadFile if the file has none."""
     if capture.before is None:
         raise BadFile(
@@ -144,10 +174,10 @@ def _variables(capture: Capture) -> Mapping[str, str] | None:
     return None if "variables" in capture.missing else capture.variables or None
 
 
-def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | None) -> Side:
+def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | None) -> DiffSide:
     counted = _Counted()
     for snapshot in evidence.snapshots:
-        found: Counter[Wait] = Counter()
+        found: Counter[WaitKey] = Counter()
         for (kind, wait), count in snapshot.threads.items():
             found[kind == CLIENT, wait] += count
         counted.snapshots.append(found)
@@ -155,7 +185,7 @@ def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | N
         counted.stacks[seen.kind == CLIENT, seen.wait, seen.functions[:DEPTH]] += seen.count
     try:
         verdict = judge(evidence)
-        return Side(
+        return DiffSide(
             path,
             evidence.server,
             evidence.begun,
@@ -172,13 +202,13 @@ def _of_evidence(path: str, evidence: Evidence, variables: Mapping[str, str] | N
         raise BadFile(f"{path}: damaged: invalid evidence", remedy="read the original") from error
 
 
-def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] | None) -> Side:
+def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] | None) -> DiffSide:
     if not len(recording):
         raise BadFile(f"{path} contains no snapshot", remedy="record again, with at least one snapshot")
     counted = _Counted()
     for number in range(len(recording)):
         snapshot = recording.snapshot(number)
-        found: Counter[Wait] = Counter()
+        found: Counter[WaitKey] = Counter()
         for thread in snapshot.threads:
             client = default_kinds().of(thread.frames, thread.comm).name == CLIENT
             wait = _printable(thread.wait)
@@ -193,7 +223,7 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
     server = {"flavour": target.flavour, "version": version, "pid": str(target.pid)}
     snapshots = len(counted.snapshots)
     times = recording.times
-    return Side(
+    return DiffSide(
         str(path),
         server,
         times[0],
@@ -204,50 +234,37 @@ def _of_dumps(path: Path, recording: Recording, progress: Callable[[int], None] 
     )
 
 
-def _of_profile(path: Path) -> Side:
-    """Read a profile from the agent, which contains folded snapshots (docs/json.md, A profile)."""
+def _of_profile(path: Path) -> DiffSide:
+    """Read a profile (folded snapshots) that the agent has served (docs/json.md, A profile)."""
     try:
         data = path.read_bytes() if path.stat().st_size <= _PROFILE_BYTES else b""
-        value = json.loads(data)
-        snapshots, target = int(value["looks"]), value["target"]
-        waits: Counter[Wait] = Counter()
-        stacks: Counter[Stack] = Counter()
-        for stack in value["stacks"]:
-            frames = tuple(_frame(item) for item in stack["frames"])
-            client = default_kinds().of(frames, "").name == CLIENT
-            wait, count = _printable(str(stack["wait"])), int(stack["threads"])
-            waits[client, wait] += count
-            stacks[client, wait, tuple(frame.label for frame in frames[:DEPTH])] += count
-        server = {
-            "flavour": _printable(str(target["flavour"])),
-            "version": _printable(str(target["version_text"])),
-            "pid": str(int(target["pid"])),
-        }
-        means = {key: _mean(count, snapshots) for key, count in waits.items()}
-        begun, ended = float(value["started_at"]), float(value["ended_at"])
-        return Side(str(path), server, begun, ended, snapshots, means, _stacks(stacks, snapshots))
-    except (
-        OSError,
-        ArithmeticError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+        profile = decode_untrusted(data, _Profile)
+        waits: Counter[WaitKey] = Counter()
+        stacks: Counter[StackKey] = Counter()
+        for stack in profile.stacks:
+            frames = tuple([_frame(item) for item in stack.frames])
+            client, wait = default_kinds().of(frames, "").name == CLIENT, _printable(stack.wait)
+            waits[client, wait] += stack.threads
+            stacks[client, wait, tuple(frame.label for frame in frames[:DEPTH])] += stack.threads
+        means = {key: mean_of(count, profile.looks) for key, count in waits.items()}
+        found = _stacks(stacks, profile.looks)
+    except (OSError, ArithmeticError, ValueError) as error:
         raise BadFile(
-            f"{path}: not a profile: {type(error).__name__}",
+            f"{path}: not a profile: {error}",
             remedy="curl 'http://127.0.0.1:9977/api/stacks?format=json' writes one",
         ) from error
+    target = profile.target
+    server = {
+        "flavour": _printable(target.flavour),
+        "version": _printable(target.version_text),
+        "pid": str(target.pid),
+    }
+    return DiffSide(str(path), server, profile.started_at, profile.ended_at, profile.looks, means, found)
 
 
-def _frame(item: Mapping[str, Any]) -> Frame:
-    function = item["function"]
-    return Frame(
-        None if function is None else _printable(str(function)),
-        _printable(str(item["module"])),
-        int(item["offset"]),
-    )
+def _frame(item: _Frame) -> Frame:
+    function = None if item.function is None else _printable(item.function)
+    return Frame(function, _printable(item.module), item.offset)
 
 
 @lru_cache(maxsize=65536)
@@ -256,7 +273,7 @@ def _printable(text: str) -> str:
     return sanitize.words(text)
 
 
-def _mean(total: float, snapshots: int, variance: float = 0.0) -> Mean:
+def mean_of(total: float, snapshots: int, variance: float = 0.0) -> Mean:
     """Return the mean and its standard error.
 
     The error is at least the Poisson error of the mean, and at least that of a single observed thread.
@@ -266,23 +283,23 @@ def _mean(total: float, snapshots: int, variance: float = 0.0) -> Mean:
     return Mean(mean, (max(mean, variance, 1 / count) / count) ** 0.5)
 
 
-def _waits(snapshots: list[Counter[Wait]]) -> dict[Wait, Mean]:
-    sums: Counter[Wait] = Counter()
-    squares: Counter[Wait] = Counter()
+def _waits(snapshots: list[Counter[WaitKey]]) -> dict[WaitKey, Mean]:
+    sums: Counter[WaitKey] = Counter()
+    squares: Counter[WaitKey] = Counter()
     for snapshot in snapshots:
         for key, count in snapshot.items():
             sums[key] += count
             squares[key] += count * count
     number = max(1, len(snapshots))
     variances = {key: squares[key] / number - (sums[key] / number) ** 2 for key in sums}
-    return {key: _mean(sums[key], number, variances[key]) for key in sums}
+    return {key: mean_of(sums[key], number, variances[key]) for key in sums}
 
 
-def _stacks(stacks: Mapping[Stack, int], snapshots: int) -> dict[Stack, Mean]:
-    return {key: _mean(count, snapshots) for key, count in stacks.items()}
+def _stacks(stacks: Mapping[StackKey, int], snapshots: int) -> dict[StackKey, Mean]:
+    return {key: mean_of(count, snapshots) for key, count in stacks.items()}
 
 
-def _series(evidence: Evidence) -> dict[str, Series]:
+def _series(evidence: Evidence) -> dict[str, MetricSeries]:
     """Return the series by key. A histogram has two series: its rate and its mean."""
     found = {}
     for key in {key for reading in evidence.readings for key in reading.values}:
@@ -291,18 +308,18 @@ def _series(evidence: Evidence) -> dict[str, Series]:
             continue
         kind = default()[name].kind
         if kind == "gauge":
-            found[key] = Series("level", tuple(evidence.gauge(key)))
+            found[key] = MetricSeries("level", tuple(evidence.gauge(key)))
         elif kind == "counter":
             rates, events = _rates(evidence, key)
             if rates:
                 error = 0.0 if name.endswith("_seconds") else _counting_error(rates, events)
-                found[key] = Series("rate", rates, events, error)
+                found[key] = MetricSeries("rate", rates, events, error)
         elif kind == "histogram":
             found |= _observed(evidence, key)
     return {key: series for key, series in found.items() if series.values}
 
 
-def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
+def _observed(evidence: Evidence, key: str) -> dict[str, MetricSeries]:
     """Return two series of a histogram: its rate and its mean in each interval."""
     points = [(one.at, one.values[key]) for one in evidence.readings if key in one.values]
     rates, means, events = [], [], 0
@@ -317,8 +334,8 @@ def _observed(evidence: Evidence, key: str) -> dict[str, Series]:
     if not rates:
         return {}
     return {
-        key: Series("mean", tuple(means), events),
-        f"{key} observed": Series("rate", tuple(rates), events, _counting_error(tuple(rates), events)),
+        key: MetricSeries("mean", tuple(means), events),
+        f"{key} observed": MetricSeries("rate", tuple(rates), events, _counting_error(tuple(rates), events)),
     }
 
 
@@ -336,7 +353,7 @@ def _rates(evidence: Evidence, key: str) -> tuple[tuple[float, ...], float]:
 
 
 def _counting_error(rates: tuple[float, ...], events: float) -> float:
-    """Return a rate's standard error. With at most one event, assume a rate of 1/s in one interval."""
+    """Return a rate's standard error. With at most one event, assume that one interval has a rate of 1/s."""
     middle = sum(rates) / len(rates)
     return middle / events**0.5 if events > 1 else 1 / len(rates)
 

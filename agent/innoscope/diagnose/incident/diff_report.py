@@ -7,23 +7,27 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope.diagnose.incident.text import utc
+from innoscope.sampling.classify import server_functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.diagnose.incident.diff import Differences, MetricChange, ThreadChange
-    from innoscope.diagnose.incident.diff_inputs import Side
+    from innoscope.diagnose.incident.diff_inputs import DiffSide
 
 VERSION: Final = 1
-#: Maximum number of functions to show per stack.
+#: Maximum number of functions to show per stack, unless all are requested.
 _FUNCTIONS: Final = 6
 #: Maximum number of characters shown of a variable's value.
 _CHARACTERS: Final = 60
 _UNITS: Final = {"rate": "/s", "level": "", "mean": " s"}
 
 
-def text(a: Side, b: Side, found: Differences, limit: int) -> Iterator[str]:
-    """Yield the report's lines, with at most ``limit`` differences of each kind."""
+def text(a: DiffSide, b: DiffSide, found: Differences, limit: int, *, full: bool = False) -> Iterator[str]:
+    """Yield the report's lines, with at most ``limit`` differences of each kind.
+
+    If ``full`` is false, stacks begin at the server's own innermost function and are truncated.
+    """
     yield f"a: {_side(a)}"
     yield f"b: {_side(b)}"
     for note in found.notes:
@@ -33,14 +37,17 @@ def text(a: Side, b: Side, found: Differences, limit: int) -> Iterator[str]:
     yield from _section(
         "findings", [f"{one.change:<5} {one.title}  [{one.name}]" for one in found.findings], limit
     )
-    yield from _section("threads per snapshot, a → b", [_threads(one) for one in found.waits], limit)
-    yield from _section("stacks, threads per snapshot", [_threads(one) for one in found.stacks], limit)
+    yield from _section(
+        "threads per snapshot, a → b", [_threads(one, full=full) for one in found.waits], limit
+    )
+    stacks = [_threads(one, full=full) for one in found.stacks]
+    yield from _section("stacks, threads per snapshot", stacks, limit)
     yield from _section("metrics", [_metric(one) for one in found.metrics], limit)
     variables = [f"{one.name}: {_cut(one.a)} → {_cut(one.b)}" for one in found.variables]
     yield from _section("variables", variables, limit)
 
 
-def _side(side: Side) -> str:
+def _side(side: DiffSide) -> str:
     flavour = {"mysql": "MySQL", "mariadb": "MariaDB"}.get(side.server.get("flavour", ""), "server")
     version, pid = side.server.get("version", "?"), side.server.get("pid", "?")
     seconds = side.ended - side.begun
@@ -59,11 +66,14 @@ def _section(title: str, lines: list[str], limit: int) -> Iterator[str]:
         yield f"  … and {len(lines) - limit} more: --limit {len(lines)}"
 
 
-def _threads(one: ThreadChange) -> str:
+def _threads(one: ThreadChange, *, full: bool) -> str:
     who = "" if one.clients else "the server's own: "
     words = f"{one.a:>7,.1f} → {one.b:<7,.1f} {_sign(one.a, one.b)} {who}{one.wait.replace('_', ' ')}"
-    shown = ",".join(one.functions[:_FUNCTIONS]) + (",…" if len(one.functions) > _FUNCTIONS else "")
-    return f"{words}  {shown}" if one.functions else words
+    if not one.functions:
+        return words
+    own = one.functions if full else server_functions(one.functions, one.wait)
+    most = len(own) if full else _FUNCTIONS
+    return f"{words}  {','.join(own[:most])}" + (",…" if len(own) > most else "")
 
 
 def _sign(a: float, b: float) -> str:
@@ -93,12 +103,12 @@ def _cut(value: str | None) -> str:
     return value if len(value) <= _CHARACTERS else value[: _CHARACTERS - 1] + "…"
 
 
-def record(a: Side, b: Side, found: Differences) -> dict[str, Any]:
+def record(a: DiffSide, b: DiffSide, found: Differences) -> dict[str, Any]:
     """Return the differences as a JSON value (docs/json.md)."""
     return {"version": VERSION, "a": _record(a), "b": _record(b), **asdict(found)}
 
 
-def _record(side: Side) -> dict[str, Any]:
+def _record(side: DiffSide) -> dict[str, Any]:
     begun, ended = ((value if math.isfinite(value) else None) for value in (side.begun, side.ended))
     return {
         "path": side.path,

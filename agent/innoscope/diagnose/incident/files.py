@@ -1,7 +1,8 @@
 """Read and write incident files. ``zcat FILE | jq`` shows the contents.
 
 A file is one gzip member, whose checksum detects damage, with one JSON object: ``{"innoscope_incident": 1,
-…}``. Reading uses bounded memory, because files are untrusted.
+…}``. Reading uses bounded memory, because files are untrusted. The standard library parses the JSON: msgspec
+would reject a lone surrogate as malformed JSON, but codec.py reports it as a forbidden character.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import innoscope
 from innoscope.common import sanitize
 from innoscope.common.errors import BadFile, CannotWrite
-from innoscope.diagnose.incident.codec import Damaged, decode, encode, key_of
-from innoscope.diagnose.incident.model import Capture, Taken
+from innoscope.diagnose.incident.codec import DamagedValue, decode, encode, key_of
+from innoscope.diagnose.incident.model import Capture, CaptureOrigin
 from innoscope.target.proc import ProcFs
 from innoscope.target.process_users import current_user
 
@@ -36,10 +37,11 @@ SUFFIX: Final = ".innoscope"
 MAX_FILE_BYTES: Final = 16 << 20
 #: Maximum size of the JSON in bytes. The statements of a server with 10,000 threads take at most 40 MB.
 MAX_BYTES: Final = 64 << 20
-#: Maximum number of brackets and commas in the JSON. Each parsed item takes about 100 bytes of memory.
+#: Maximum number of commas, opening brackets and opening braces in the JSON. Each parsed item takes about
+#: 100 bytes of memory.
 MAX_ITEMS: Final = 2_500_000
-# Limits on the size of the evidence: rules iterate over it many times. Evidence of 600 s reaches less
-# than half of each limit.
+# Limits on the size of the evidence, because rules iterate over it many times. Evidence from 600 s reaches
+# less than half of each limit.
 #: Maximum length of each list, such as the lists of snapshots, readings and stacks.
 _MOST: Final = 5_000
 #: Maximum number of wait classes, summed over all snapshots.
@@ -52,11 +54,11 @@ _MOST_ROWS: Final = 200_000
 _REMEDY: Final = "use an unmodified file written by `innoscope diagnose --save FILE`"
 
 
-def capture_origin() -> Taken:
+def capture_origin() -> CaptureOrigin:
     """Return the origin of a capture taken now by this process."""
     system = os.uname()
     by = current_user(ProcFs())
-    return Taken(innoscope.__version__, by, system.nodename, system.release, time.time())
+    return CaptureOrigin(innoscope.__version__, by, system.nodename, system.release, time.time())
 
 
 def name_for(capture: Capture) -> str:
@@ -66,17 +68,19 @@ def name_for(capture: Capture) -> str:
 
 
 def check_free(path: Path) -> None:
-    """Raise CannotWrite if ``save`` would fail: the file exists, or the folder is missing or not writable.
+    """Raise CannotWrite if ``save`` would fail: the file exists, or the directory is missing or not writable.
 
-    If ``path`` is a folder, only the folder is checked.
+    If ``path`` is a directory, only the directory is checked.
     """
     folder = path if path.is_dir() else path.absolute().parent
     if folder is not path and os.path.lexists(path):
         raise _already_exists(path)
     if not folder.is_dir():
-        raise CannotWrite(f"cannot write {path}: no such folder", remedy=f"mkdir -p {path.parent}")
+        raise CannotWrite(f"cannot write {path}: no such directory", remedy=f"mkdir -p {path.parent}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise CannotWrite(f"cannot write {path}: permission denied in {folder}", remedy="use another folder")
+        raise CannotWrite(
+            f"cannot write {path}: permission denied in {folder}", remedy="use another directory"
+        )
 
 
 def save(path: Path, capture: Capture) -> None:
@@ -139,7 +143,7 @@ def load(path: Path) -> Capture:
         )
     try:
         capture = decode(Capture, value.get("capture"))
-    except (Damaged, RecursionError) as error:
+    except (DamagedValue, RecursionError) as error:
         raise _bad(path, f"damaged: {error}") from error
     for evidence in (capture.evidence, capture.before):
         if evidence is not None and (much := _oversized_part(evidence)):

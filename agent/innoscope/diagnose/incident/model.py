@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - msgspec evaluates the annotations
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from innoscope.diagnose.evidence import Evidence, Missing
+from innoscope.diagnose.evidence import (  # noqa: TC001 - msgspec evaluates the annotations
+    Evidence,
+    MissingSource,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CaptureOrigin:
     """The origin of an incident file: the user, the host and the time.
 
     ``innoscope`` is the version, ``by`` is the user on ``host``, ``kernel`` is the host's kernel release, and
@@ -37,15 +38,15 @@ class Capture:
       apply their own version of the rules.
     - ``status`` is the output of SHOW ENGINE INNODB STATUS, with literals and rows removed.
     - ``variables`` holds the server's variables, with secrets removed.
-    - ``missing`` says why ``status``, ``variables`` or ``before`` is missing.
+    - ``missing`` maps ``status`` or ``variables`` to the reason why it is missing.
     - ``trigger`` is the configured trigger that started the capture; None if a user requested it.
     """
 
-    taken: Taken
+    taken: CaptureOrigin
     evidence: Evidence
     before: Evidence | None = None
     verdict: Mapping[str, Any] = field(default_factory=dict)
     status: str | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     trigger: str | None = None
-    missing: Mapping[str, Missing] = field(default_factory=dict)
+    missing: Mapping[str, MissingSource] = field(default_factory=dict)

@@ -79,7 +79,7 @@ _ALSO_OURS: Final = frozenset({"", ","})
 
 
 def status(text: str) -> str:
-    """Redact SHOW ENGINE INNODB STATUS: remove the literals from statements, and withhold rows."""
+    """Redact SHOW ENGINE INNODB STATUS: remove statements' literals, and withhold rows and unknown lines."""
     lines = text.split("\n")
     begin = min((at for name in _USERS_SECTIONS for at in _headings(lines, name)), default=0)
     end = max(_headings(lines, _NEXT_SECTION), default=len(lines))
@@ -126,7 +126,10 @@ def _statement(lines: Sequence[str], begin: int, room: int) -> int:
 
 
 def _cut_off(text: str, room: int) -> bool:
-    """Return whether InnoDB truncated the text, which may leave a quote open."""
+    """Return whether InnoDB may have truncated the text, judging by its length.
+
+    A truncated text may leave a quote open.
+    """
     size = len(text.encode()) - 1
     return _PRINTED - _CUT_BYTES <= size <= _PRINTED or size >= room - _CUT_BYTES
 
@@ -155,7 +158,7 @@ _LONGEST: Final = 4096
 
 
 def variables(found: Mapping[str, str]) -> dict[str, str]:
-    """Redact server variables whose name or value suggests a secret."""
+    """Redact server variables whose name or value suggests a secret, and truncate long values."""
     return {name: _redacted_value(name, value) for name, value in sorted(found.items())}
 
 

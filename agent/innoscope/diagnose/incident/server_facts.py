@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
-from innoscope.diagnose.evidence import Missing
+from innoscope.diagnose.evidence import MissingSource
 from innoscope.diagnose.incident import redaction
-from innoscope.memory.reader import MemoryReader
 from innoscope.metrics.collectors.sql_failures import explain
 from innoscope.target import sql
 
@@ -17,16 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from innoscope.target.login import Connection
-    from innoscope.target.model import Target
 
     Connect = Callable[[float], Connection]
 
-#: Timeout of each query in seconds.
+#: Timeout for each query, in seconds.
 _TIMEOUT_S: Final = 2.0
 #: The status is not queried if more threads than this are waiting for row locks. The server prints all
 #: transactions, each with the lock that it is waiting for, while it holds kernel_mutex (5.5), lock_sys->mutex
-#: and trx_sys->mutex (5.6), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be locked
-#: while it prints. With 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
+#: and trx_sys->mutex (5.6, 5.7), or lock_sys' latch in exclusive mode (8.0, MariaDB 10.6). No row can be
+#: locked while it prints. With 150 waiting threads this takes 1 to 3 ms; idle connections add nothing.
 _MAX_WAITING: Final = 300
 #: Maximum length of the status in characters. Servers truncate it at 1 MiB.
 _LONGEST: Final = 1 << 20
@@ -41,41 +38,12 @@ class ServerFacts:
 
     status: str | None = None
     variables: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, Missing] = field(default_factory=dict)
+    missing: dict[str, MissingSource] = field(default_factory=dict)
 
 
 def not_fetched(reason: str, words: str) -> ServerFacts:
     """Return empty facts and the reason why nothing was queried."""
-    return ServerFacts(missing=dict.fromkeys(("status", "variables"), Missing(reason, words)))
-
-
-class FactsFetcher:
-    """Fetches the facts when an EvidenceCollector calls it (``Sources.also``), and stores the latest ones.
-
-    With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
-    """
-
-    def __init__(self, target: Target | None = None) -> None:
-        self._target = target
-        self.fetched = not_fetched(
-            "unsupported", "SQL was disabled, or the server exited before it was queried"
-        )
-
-    def __call__(self, connect: Connect, waiting: int) -> None:
-        """Query the server; ``waiting`` is the number of threads waiting for row locks."""
-        self.fetched = fetch(connect, waiting)
-        if self._target is not None and not self.fetched.variables:
-            with suppress(InnoscopeError):
-                _from_memory(self._target, self.fetched)
-
-
-def _from_memory(target: Target, fetched: ServerFacts) -> None:
-    """Add InnoDB's variables from memory. Unlike over SQL, switches are 0 or 1, and sets are numbers."""
-    found = MemoryReader(target).variables()
-    if found:
-        fetched.variables = redaction.variables({name: str(value) for name, value in found.items()})
-        why = fetched.missing["variables"]
-        fetched.missing["variables"] = replace(why, words=f"InnoDB's only, from memory: {why.words}")
+    return ServerFacts(missing=dict.fromkeys(("status", "variables"), MissingSource(reason, words)))
 
 
 def fetch(connect: Connect, waiting: int) -> ServerFacts:
@@ -100,13 +68,13 @@ def _query(connection: Connection, waiting: int, fetched: ServerFacts) -> None:
     for name, part in (("variables", _variables), ("status", _status)):
         if name == "status" and waiting > _MAX_WAITING:
             words = f"not queried: it blocks all row locks, and {waiting:,} threads wait for one"
-            fetched.missing[name] = Missing("unsupported", words)
+            fetched.missing[name] = MissingSource("unsupported", words)
             continue
         try:
             part(connection, fetched)
         except InnoscopeError as error:
             why = explain(error)
-            fetched.missing[name] = Missing(why.reason, why.words, error.remedy)
+            fetched.missing[name] = MissingSource(why.reason, why.words, error.remedy)
             if why.reason in ("gone", "timeout"):
                 fetched.missing.setdefault("status", fetched.missing[name])
                 break

@@ -7,8 +7,11 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
+from innoscope.common.typed import convert_untrusted
 from innoscope.diagnose import text as diagnose_text
 from innoscope.diagnose.verdict import judge
 
@@ -26,14 +29,18 @@ _INVALID_EVIDENCE: Final = (ArithmeticError, LookupError, ValueError, TypeError,
 _NS: Final = 1e9
 
 
-def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any], Verdict]:
+def findings(
+    path: Path, capture: Capture, *, full: bool = False
+) -> tuple[list[str], dict[str, Any], Verdict]:
     """Apply the current rules, and return the report's lines, its JSON value and the verdict.
 
-    Raise BadFile for invalid evidence.
+    If ``full`` is true, the lines contain complete stacks.
+
+    Raise BadFile if the evidence is invalid.
     """
     try:
         verdict = judge(capture.evidence)
-        lines = list(diagnose_text.text(capture.evidence, verdict))
+        lines = list(diagnose_text.text(capture.evidence, verdict, full=full))
         record = diagnose_text.record(capture.evidence, verdict)
     except _INVALID_EVIDENCE as error:
         raise BadFile(
@@ -49,11 +56,21 @@ def findings(path: Path, capture: Capture) -> tuple[list[str], dict[str, Any], V
     return [*head, "", *lines], record | {"file": about}, verdict
 
 
+class _Finding(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Verdict(msgspec.Struct, frozen=True):
+    """The part of the stored verdict that is shown. Unknown keys are ignored."""
+
+    findings: list[_Finding]
+
+
 def _earlier_findings(capture: Capture) -> list[str] | None:
-    found = capture.verdict.get("findings")
-    if not isinstance(found, list):
+    try:
+        return [one.name for one in convert_untrusted(capture.verdict, _Verdict).findings]
+    except ValueError:
         return None
-    return [str(one["name"]) for one in found if isinstance(one, dict) and "name" in one]
 
 
 def _head(path: Path, capture: Capture) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""Watch for a stall: evaluate triggers, record evidence before and during it, write an incident file."""
+"""Watch for a stall: evaluate triggers, record evidence before and during it, and write an incident file."""

@@ -1,10 +1,11 @@
-"""Manage a folder of incident files, and limit their number and total size."""
+"""Manage a directory of incident files, and limit their number and total size."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,15 +17,17 @@ if TYPE_CHECKING:
 
     from innoscope.diagnose.incident.model import Capture
 
+#: Number of bytes that ``prepare`` writes as a test. It is larger than most incident files.
+_TEST_BYTES: Final = 1 << 20
 _PREFIX: Final = "stall-"
 _OURS: Final = re.compile(r"stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope")
-#: A partial file whose writer was killed, as named by ``files.save``.
+#: Name that ``files.save`` gives to a partial file, which remains if the writer is killed.
 _PARTIAL: Final = re.compile(r"\.stall-[a-z]+-[0-9]+-[0-9]{8}T[0-9]{6}Z\.innoscope\.[0-9a-f]{8}\.part")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits on the folder's incident files. The oldest files beyond a limit are deleted."""
+class FolderLimits:
+    """Limits on the directory's incident files. The oldest files beyond a limit are deleted."""
 
     files: int = 20
     bytes: int = 200 << 20
@@ -42,21 +45,29 @@ class IncidentFile:
 class IncidentFolder:
     """The incident files that this process's user owns. Files with other owners or names are ignored."""
 
-    def __init__(self, folder: Path, bounds: Bounds) -> None:
+    def __init__(self, folder: Path, bounds: FolderLimits) -> None:
         self.folder, self._bounds = folder, bounds
 
     def prepare(self) -> None:
-        """Create the folder with mode 0700 if it is missing. Raise CannotWrite if it is not writable."""
+        """Create the directory with mode 0700 if it is missing, and write and delete a file as a test.
+
+        Also delete the partial files of writers that were killed. Raise CannotWrite if this fails, for
+        example because the disk is full.
+        """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             why = f"cannot create {self.folder}: {error.strerror}"
             raise CannotWrite(why, remedy="--dir OTHER") from error
-        if not os.access(self.folder, os.W_OK | os.X_OK):
-            raise CannotWrite(f"cannot write in {self.folder}: permission denied", remedy="--dir OTHER")
-        for path in self.folder.glob(".stall-*.part"):
-            if _PARTIAL.fullmatch(path.name) and _own_file(path) is not None:
-                path.unlink(missing_ok=True)
+        try:
+            for path in self.folder.glob(".stall-*.part"):
+                if _PARTIAL.fullmatch(path.name) and _own_file(path) is not None:
+                    path.unlink(missing_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                file.write(bytes(_TEST_BYTES))
+        except OSError as error:
+            why = f"cannot write in {self.folder}: {error.strerror}"
+            raise CannotWrite(why, remedy="--dir OTHER") from error
 
     def save(self, capture: Capture) -> Path:
         """Write a capture, and delete the oldest files beyond the limits. Raise CannotWrite on failure."""
@@ -66,7 +77,7 @@ class IncidentFolder:
         return path
 
     def incidents(self) -> list[IncidentFile]:
-        """Return the incident files that this process's user owns, newest first."""
+        """Return the user's own incident files, newest first; empty if the directory cannot be read."""
         found = []
         try:
             paths = list(self.folder.iterdir())
@@ -85,6 +96,11 @@ class IncidentFolder:
             beyond = number > self._bounds.files or total > self._bounds.bytes
             if beyond and file.name != newest:
                 (self.folder / file.name).unlink(missing_ok=True)
+
+
+def is_incident_name(name: str) -> bool:
+    """Return whether this is the name of an incident file that ``save`` writes."""
+    return _OURS.fullmatch(name) is not None
 
 
 def _own_file(path: Path) -> os.stat_result | None:

@@ -1,4 +1,4 @@
-"""Watch one server for ``innoscope watch``, with this process's own engine, probes and SQL connection."""
+"""Watch one server for ``innoscope watch``, with this process's own snapshots, probes and SQL connection."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import CannotWrite, InnoscopeError, NoTarget
 from innoscope.diagnose.collect import EvidenceCollector
-from innoscope.diagnose.host import Host
-from innoscope.diagnose.incident.server_facts import FactsFetcher
+from innoscope.diagnose.host import HostCounters
+from innoscope.diagnose.incident.facts_fetcher import FactsFetcher
 from innoscope.diagnose.sql_queries import SqlAnswers
 from innoscope.diagnose.watch.events import worst_finding
 from innoscope.diagnose.watch.loop import Stalled, Triggered, TriggerUnavailable, Watcher
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from innoscope.diagnose.incident.server_facts import ServerFacts
     from innoscope.diagnose.watch.events import EventWriter
     from innoscope.diagnose.watch.folder import IncidentFolder
-    from innoscope.diagnose.watch.loop import Event, Settings
+    from innoscope.diagnose.watch.loop import Event, WatchSettings
     from innoscope.target.model import Target
 
-#: Seconds between two steps, each of which reads counters, takes a snapshot and evaluates the triggers.
+#: Seconds between snapshots, and between steps, each of which reads all metrics and evaluates the triggers.
 EVERY_S: Final = 1.0
-#: Seconds between two searches for the successor of a server that has exited.
+#: Seconds between searches for the successor of a server that has exited.
 _SEARCH_S: Final = 2.0
-#: Host rates cover at least this many seconds and at most twice as many.
+#: Host rates cover at least this many seconds (fewer at the start of the watch) and at most twice as many.
 _HOST_S: Final = 10.0
 
 
@@ -50,7 +50,7 @@ class _Recorder(EvidenceCollector):
         super().read()
         if time.monotonic() - self._hosts[-1][0] > _HOST_S:
             self._host = self._hosts[-1][1]
-            self._hosts = [self._hosts[-1], (time.monotonic(), Host(self._target.pid))]
+            self._hosts = [self._hosts[-1], (time.monotonic(), HostCounters(self._target.pid))]
 
     def begin(self) -> None:
         """Start recording lock owners, and forget the server facts of an earlier stall."""
@@ -58,7 +58,7 @@ class _Recorder(EvidenceCollector):
         self.hold()
 
     def query_locks(self) -> SqlAnswers:
-        """Query lock owners, unless SQL is disabled."""
+        """Run the SQL queries, unless SQL is disabled."""
         return super().query_locks() if self._use_sql else SqlAnswers()
 
     def end(self) -> ServerFacts:
@@ -73,7 +73,7 @@ class LiveWatch:
 
     target: Target
     sources: Sources
-    settings: Settings
+    settings: WatchSettings
     folder: IncidentFolder
     event_writer: EventWriter
     once: bool = False
@@ -152,10 +152,10 @@ class LiveWatch:
 
 
 def _successor(target: Target, find: Callable[..., Target] = find_one) -> Target | None:
-    """Return the server that now listens on the target's socket or port.
+    """Return the server that is listening on the target's socket or port.
 
-    The result is not marked as chosen by the user, because it may be a different server, for example in a
-    container.
+    Return None if there is none. The result is not marked as chosen by the user, because it may be a
+    different server, for example in a container.
     """
     try:
         found = find(None, target.socket, None if target.socket else target.port)

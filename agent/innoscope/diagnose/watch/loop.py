@@ -1,4 +1,4 @@
-"""Evaluate the triggers once a second, and capture evidence if one holds. The caller passes the time."""
+"""Evaluate the triggers once a second, and capture evidence if one holds. Callers pass the current time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Verdict
     from innoscope.diagnose.watch.triggers import Trigger
 
-#: When to query lock owners over SQL, as a share of the capture's duration.
+#: Share of the capture's duration after which the SQL queries run.
 _QUERY_AFTER: Final = 0.3
 #: Seconds without a value before a trigger is reported as unavailable.
 _PATIENCE_S: Final = 10.0
@@ -28,7 +28,7 @@ _PATIENCE_S: Final = 10.0
 _APART_S: Final = 1e-3
 
 
-class Source(Protocol):
+class EvidenceSource(Protocol):
     """The recorder of one server, which also runs queries on the server."""
 
     def without_sql(self, begin: float, end: float) -> Evidence:
@@ -41,14 +41,14 @@ class Source(Protocol):
         """Prepare for the capture of a stall."""
 
     def query_locks(self) -> SqlAnswers:
-        """Query lock owners over SQL."""
+        """Run the SQL queries: lock owners, transactions, process list and others."""
 
     def end(self) -> ServerFacts:
         """End the capture, and return InnoDB's status and the variables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WatchSettings:
     """The triggers and the timing of captures, in seconds.
 
     A capture starts after a trigger has held for ``for_s`` seconds, and collects evidence for ``seconds``.
@@ -64,14 +64,14 @@ class Settings:
 
     @property
     def span_s(self) -> float:
-        """Return the number of seconds for which a recorder must store evidence."""
+        """Return how long a recorder must store evidence, in seconds."""
         most = max((trigger.window_s for trigger in self.triggers), default=0.0)
         return self.before_s + most + self.for_s + self.seconds + 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A trigger has held long enough; ``number`` is its value.
+    """Event: a trigger has held long enough. ``number`` is its value.
 
     ``since`` is the Unix time at which the evidence that first satisfied the trigger begins.
     """
@@ -83,7 +83,7 @@ class Triggered:
 
 @dataclass(frozen=True, slots=True)
 class TriggerUnavailable:
-    """A trigger has no value at present."""
+    """Event: a trigger currently has no value."""
 
     trigger: Trigger
     words: str
@@ -91,7 +91,7 @@ class TriggerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Stalled:
-    """A capture is complete, with the evidence from the stall and from the time before it."""
+    """Event: a capture is complete, with the evidence from the stall and from the time before it."""
 
     trigger: Trigger
     number: float
@@ -111,7 +111,7 @@ Event = Triggered | TriggerUnavailable | Stalled
 class Watcher:
     """Watches one server. Call ``step`` about once a second."""
 
-    def __init__(self, source: Source, settings: Settings, begun: float) -> None:
+    def __init__(self, source: EvidenceSource, settings: WatchSettings, begun: float) -> None:
         self._source, self._settings = source, settings
         self._begun = begun
         self._since: dict[Trigger, float] = {}

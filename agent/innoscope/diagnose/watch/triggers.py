@@ -1,7 +1,7 @@
 """Parse and evaluate triggers such as ``threads_running>50``. All functions are pure.
 
 ======================  ============================================================================
-``share.row_lock>0.5``  any signal that findings use (diagnose/signals.py), over the last few seconds
+``share.row_lock>0.5``  most signals that findings use (see ``known``), over the last few seconds
 ``threads_running>50``  some metrics under the names that DBAs use (``PLAIN``)
 ``response_time>200ms`` mean duration of a statement (Little's law: active threads / statement rate)
 ``finding:NAME``        `innoscope diagnose` would report this finding for the last ten seconds
@@ -97,7 +97,7 @@ class Trigger:
         return FINDING_S if self.finding else RECENT_S
 
     def value(self, evidence: Evidence) -> float:
-        """Return the current value; for a finding, its score, or 0 if it is not reported.
+        """Return the current value: for a finding, its score, or 0 if the finding is not reported.
 
         Raise Unknown if the value is unavailable.
         """
@@ -191,7 +191,7 @@ def _alternatives(name: str) -> tuple[str, str, list[str]] | None:
 
 
 def names(evidence: Evidence) -> list[str]:
-    """Return the names to list for a server: the names in PLAIN, observed wait classes, and gauges."""
+    """Return the names to list for a server: plain names, and the wait classes and gauges observed."""
     classes = sorted({wait for snapshot in evidence.snapshots for _, wait in snapshot.threads})
     gauges = sorted(
         {

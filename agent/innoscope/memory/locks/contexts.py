@@ -1,7 +1,7 @@
 """Find the holders of metadata locks in each connection's lists of granted tickets (MDL_context).
 
 The list in the lock itself is incomplete since 5.7: for statements that read or write a table, the lock may
-store only the number of tickets (``MDL_ticket::m_is_fast_path`` in mdl.h of MySQL 5.7 and 8.0).
+store only the number of tickets (``MDL_ticket::m_is_fast_path``, mdl.h in MySQL 5.7 and 8.0).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from innoscope.memory.locks.layout import VTABLE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from innoscope.memory.locks.layout import Part, ProcessMemory
-    from innoscope.memory.locks.sessions import Session
+    from innoscope.memory.locks.layout import LayoutPart, ProcessMemory
+    from innoscope.memory.locks.sessions import ServerSession
 
 #: Maximum number of tickets read in all lists.
 _TICKETS: Final = 50_000
-#: Number of lock types (MDL_TYPE_END in mdl.h of MySQL 5.7 to 9.7), and size in bytes of a set of lock types
-#: (MDL_lock::bitmap_t in mdl.cc).
-_TYPES, _SET_BYTES = 11, 2
+#: Number of lock types (MDL_TYPE_END, mdl.h in MySQL 5.7 to 9.7).
+_TYPES: Final = 11
+#: Size in bytes of a set of lock types (MDL_lock::bitmap_t in mdl.cc).
+_SET_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,26 +36,33 @@ class Ticket:
 
 
 def holders(
-    memory: ProcessMemory, part: Part, tickets: int, sessions: list[Session], pending: Mapping[Session, int]
-) -> dict[int, list[Session]]:
+    memory: ProcessMemory,
+    part: LayoutPart,
+    tickets: int,
+    sessions: list[ServerSession],
+    pending: Mapping[ServerSession, int],
+    *,
+    of_any_type: bool,
+) -> dict[int, list[ServerSession]]:
     """Return, for each lock, the connections with a granted ticket that blocks one of the pending tickets.
 
-    ``tickets`` is the address of the vtable of MDL_ticket.
+    ``tickets`` is the address of the vtable of MDL_ticket. If ``of_any_type`` is set, a granted ticket counts
+    even if it blocks none of them.
     """
     requested: dict[int, set[int]] = defaultdict(set)
     for _, ticket in _read(memory, part, tickets, pending.items()):
         requested[ticket.lock].add(ticket.type)
     conflicting = {lock: _conflicting(memory, part, lock, types) for lock, types in requested.items()}
-    found: dict[int, list[Session]] = defaultdict(list)
+    found: dict[int, list[ServerSession]] = defaultdict(list)
     for session, ticket in _granted(memory, part, tickets, sessions):
-        if ticket.type in conflicting.get(ticket.lock, ()):
+        if ticket.lock in requested and (of_any_type or ticket.type in conflicting[ticket.lock]):
             found[ticket.lock].append(session)
     return found
 
 
 def _granted(
-    memory: ProcessMemory, part: Part, tickets: int, sessions: list[Session]
-) -> Iterator[tuple[Session, Ticket]]:
+    memory: ProcessMemory, part: LayoutPart, tickets: int, sessions: list[ServerSession]
+) -> Iterator[tuple[ServerSession, Ticket]]:
     """Yield the tickets of all connections. Each round reads the next ticket of every list."""
     owners = memory.numbers([session.address + part.offset("owner") for session in sessions])
     sound = [one for one, owner in zip(sessions, owners, strict=True) if one.address == owner]
@@ -69,8 +77,8 @@ def _granted(
 
 
 def _read(
-    memory: ProcessMemory, part: Part, tickets: int, places: Iterable[tuple[Session, int]]
-) -> Iterator[tuple[Session, Ticket]]:
+    memory: ProcessMemory, part: LayoutPart, tickets: int, places: Iterable[tuple[ServerSession, int]]
+) -> Iterator[tuple[ServerSession, Ticket]]:
     """Yield the tickets at the given addresses, except those that do not refer back to the connection."""
     places = list(places)
     size = max(part.offset(name) + part.size(name) for name in ("next", "holder", "lock", "type"))
@@ -83,8 +91,8 @@ def _read(
             yield session, Ticket(lock, kind, following)
 
 
-def _conflicting(memory: ProcessMemory, part: Part, lock: int, requested: set[int]) -> frozenset[int]:
-    """Return the types of granted tickets that block the ``requested`` types, as the lock's strategy says.
+def _conflicting(memory: ProcessMemory, part: LayoutPart, lock: int, requested: set[int]) -> frozenset[int]:
+    """Return the types of granted tickets that, by the lock's strategy, block the ``requested`` types.
 
     MDL_lock_strategy begins with ``m_granted_incompatible``: a set of granted types for each requested type.
     """

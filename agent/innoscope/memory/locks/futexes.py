@@ -1,7 +1,7 @@
 """Find the owners of the C library's mutexes and rwlocks. glibc stores the owner in the lock.
 
 The lock's address is an argument of the waiter's system call. The owner is at a fixed offset in
-``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layout has been part of the ABI since glibc 2.25
+``pthread_mutex_t`` and ``pthread_rwlock_t``, whose layouts have not changed since glibc 2.25
 (struct_mutex.h and struct_rwlock.h; the offsets are the same on x86-64 and arm64). No symbols are needed, so
 this works on stripped servers too.
 """
@@ -44,7 +44,8 @@ class Wait:
     """A waiting thread, the lock that it is waiting for, and the lock's current owners.
 
     Threads are identified by their id in the server's pid namespace. ``owners`` is empty if the lock has been
-    released or if readers hold it, because glibc only counts readers. ``kind`` and ``name`` are for display.
+    released. It is also empty if readers hold an rwlock, because glibc only counts readers. ``kind`` and
+    ``name`` are for display.
     """
 
     waiter: int

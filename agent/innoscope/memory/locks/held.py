@@ -13,8 +13,8 @@ class HeldLock:
     Threads are identified by their id in the server's pid namespace. ``owner`` is None if unknown; ``stack``
     and ``owner_wait`` are the owner's stack and wait class. ``wait`` is the waiters' wait class and
     ``waiting`` their number; ``waiters`` may list fewer. ``snapshots`` is the number of snapshots in which
-    threads waited, ``owners`` the number of distinct owners in them. The metadata ``key`` is the field's JSON
-    key.
+    threads waited, ``owners`` the number of distinct owners in them. ``key`` in a field's metadata is
+    its JSON key.
     """
 
     kind: str

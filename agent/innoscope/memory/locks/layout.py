@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from innoscope._native import Symbol
     from innoscope.target.model import Target
 
-#: Cached layouts, for at most 64 server builds.
+#: Cached layouts. A build has at most two of them: one for its locks, and one for its statements.
 _CACHE: Final = Cache("owners", 64)
 #: Keys of a part whose values are not paths.
 _OPTIONS: Final = frozenset({
@@ -38,7 +38,7 @@ VTABLE: Final = 16
 
 _Offset = Annotated[int, Meta(ge=0, lt=1 << 14)]
 #: A path, or the offset and size of a member in bytes.
-Place = str | tuple[_Offset, Literal[1, 2, 4, 8]]
+MemberPlace = str | tuple[_Offset, Literal[1, 2, 4, 8]]
 _Number = Annotated[int, Meta(ge=known_layouts.CONFIRMABLE, lt=1 << 14)]
 #: Functions, each with numbers and instructions that its machine code must contain.
 Code = dict[str, tuple[_Number | known_layouts.Instructions, ...]]
@@ -49,21 +49,21 @@ class Sessions(Entry, frozen=True):
 
     walk: Literal["linked", "tree", "arrays"]
     first: str
-    thread: Place
-    connection: Place
-    text: Place
-    length: Place
+    thread: MemberPlace
+    connection: MemberPlace
+    text: MemberPlace
+    length: MemberPlace
     next: str | None = None
     arrays: Annotated[int, Meta(ge=1, le=64)] | None = None
     array_bytes: _Offset | None = None
-    count: Place | None = None
-    items: Place | None = None
-    inline: Place | None = None
+    count: MemberPlace | None = None
+    items: MemberPlace | None = None
+    inline: MemberPlace | None = None
     table: str | None = None
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that related keys are set together. Raise ValueError."""
+        """Raise ValueError unless keys that require each other are set together."""
         arrays = (self.arrays, self.array_bytes, self.count, self.items, self.table, self.code)
         if (self.walk == "arrays") != all(arrays):
             raise ValueError("arrays needs array_bytes, count, items, table and code")
@@ -76,24 +76,24 @@ class Metadata(Entry, frozen=True):
 
     tickets: Literal["linked", "ring", "contexts"]
     namespaces: tuple[str, ...]
-    context: Place
-    waiting_for: Place
-    lock: Place
-    holder: Place
-    key: Place
-    names: Place
-    next: Place
+    context: MemberPlace
+    waiting_for: MemberPlace
+    lock: MemberPlace
+    holder: MemberPlace
+    key: MemberPlace
+    names: MemberPlace
+    next: MemberPlace
     first: str | None = None
     lists: tuple[_Offset, ...] = ()
-    owner: Place | None = None
-    type: Place | None = None
-    strategy: Place | None = None
+    owner: MemberPlace | None = None
+    type: MemberPlace | None = None
+    strategy: MemberPlace | None = None
     of_objects: str | None = None
     of_scopes: str | None = None
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that related keys are set together. Raise ValueError."""
+        """Raise ValueError unless keys that require each other are set together."""
         types = (self.type, self.strategy, self.of_objects, self.of_scopes)
         if (self.tickets == "contexts") != all((self.lists, self.owner, *types, self.code)):
             raise ValueError("contexts needs lists, owner, type, strategy, of_objects, of_scopes and code")
@@ -109,25 +109,25 @@ class Latches(Entry, frozen=True):
     mutexes: tuple[int, ...]
     writer_up_to: int
     array: str
-    size: Place
-    used: Place
-    cell: Place
-    object: Place
-    request: Place
-    waiting: Place
-    thread: Place
-    writer: Place
-    word: Place
-    made_in: Place
+    size: MemberPlace
+    used: MemberPlace
+    cell: MemberPlace
+    object: MemberPlace
+    request: MemberPlace
+    waiting: MemberPlace
+    thread: MemberPlace
+    writer: MemberPlace
+    word: MemberPlace
+    made_in: MemberPlace
     cell_bytes: str | int
-    mutex_made_in: Place | None = None
-    reader: Place | None = None
+    mutex_made_in: MemberPlace | None = None
+    reader: MemberPlace | None = None
     one_reader: tuple[int, ...] = ()
     count: str | None = None
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that related keys are set together. Raise ValueError."""
+        """Raise ValueError unless keys that require each other are set together."""
         if (self.cells == "several") != (self.count is not None):
             raise ValueError("count is required with several arrays, and not allowed otherwise")
         if bool(self.mutexes) != (self.mutex_made_in is not None):
@@ -142,31 +142,31 @@ class Rows(Entry, frozen=True):
     """The locations of transactions and of InnoDB's locks. Either ``blocker`` or the lock queues are set."""
 
     handlerton: str
-    slot: Place
-    data: Place
+    slot: MemberPlace
+    data: MemberPlace
     data_bytes: str | int
-    thread: Place
-    waiting_for: Place
-    transaction: Place
-    mode: Place
-    index: Place
-    index_name: Place
-    table_name: Place
-    session: Place | None = None
-    blocker: Place | None = None
+    thread: MemberPlace
+    waiting_for: MemberPlace
+    transaction: MemberPlace
+    mode: MemberPlace
+    index: MemberPlace
+    index_name: MemberPlace
+    table_name: MemberPlace
+    session: MemberPlace | None = None
+    blocker: MemberPlace | None = None
     system: str | None = None
-    table: Place | None = None
-    count: Place | None = None
-    array: Place | None = None
-    next: Place | None = None
-    space: Place | None = None
-    page: Place | None = None
-    bits: Place | None = None
+    table: MemberPlace | None = None
+    count: MemberPlace | None = None
+    array: MemberPlace | None = None
+    next: MemberPlace | None = None
+    space: MemberPlace | None = None
+    page: MemberPlace | None = None
+    bits: MemberPlace | None = None
     lock_bytes: str | int | None = None
     code: Code = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that related keys are set together. Raise ValueError."""
+        """Raise ValueError unless keys that require each other are set together."""
         queue = (self.table, self.count, self.array, self.next, self.space, self.page, self.bits)
         if any(queue) != all((*queue, self.system, self.lock_bytes)) or any(queue) == (
             self.blocker is not None
@@ -174,7 +174,7 @@ class Rows(Entry, frozen=True):
             raise ValueError("either blocker or all of the lock queues' locations are required")
 
 
-class Generation(ServerEntry, frozen=True):
+class LockGeneration(ServerEntry, frozen=True):
     """The catalog entry for a range of server versions."""
 
     sessions: Sessions | None = None
@@ -198,15 +198,15 @@ class Generation(ServerEntry, frozen=True):
         }
 
 
-class File(Entry, frozen=True):
+class OwnersFile(Entry, frozen=True):
     """The contents of owners.yaml."""
 
     version: Literal[1]
-    servers: tuple[Generation, ...]
+    servers: tuple[LockGeneration, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LayoutPart:
     """One part of a generation, resolved for a process.
 
     ``options`` contains the catalog's values that are not paths. ``roots`` contains the addresses of the
@@ -235,29 +235,32 @@ class Part:
 class LockLayout:
     """The catalog's lock layout, resolved for one process.
 
-    A part is None if one of its paths is unknown; ``why`` gives the reason. ``tickets`` is the address of the
-    symbol TICKETS.
+    A part is None if the catalog does not have it, or if it could not be located or confirmed; in the latter
+    case, ``why`` maps its name to the reason. ``tickets`` is the address of the symbol TICKETS.
     """
 
-    sessions: Part | None = None
-    metadata: Part | None = None
-    latches: Part | None = None
-    rows: Part | None = None
+    sessions: LayoutPart | None = None
+    metadata: LayoutPart | None = None
+    latches: LayoutPart | None = None
+    rows: LayoutPart | None = None
     tickets: int | None = None
     why: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedParts:
     """The resolved parts, the reasons why other parts are missing, and the symbols of the process."""
 
-    parts: dict[str, Part]
+    parts: dict[str, LayoutPart]
     why: dict[str, str]
     symbols: Mapping[str, Symbol]
 
 
 class ProcessMemory:
-    """Reads the memory of one process. Unmapped addresses yield None or 0."""
+    """Reads the memory of one process. Unmapped addresses yield None or 0.
+
+    Methods raise OSError or NativeError if the process has exited or its memory cannot be read.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -270,18 +273,18 @@ class ProcessMemory:
         return _native.read_many(self._pid, [(address & _ADDRESS, size) for address, size in places])
 
     def numbers(self, addresses: Sequence[int], size: int = 8) -> list[int]:
-        """Return the unsigned number of ``size`` bytes at each address; 0 if it is not mapped."""
+        """Return the unsigned number of ``size`` bytes at each address; 0 if the address is not mapped."""
         return [int.from_bytes(raw or b"", "little") for raw in self.many([(one, size) for one in addresses])]
 
     def number(self, address: int, size: int = 8) -> int:
-        """Return the unsigned number of ``size`` bytes at one address; 0 if it is not mapped."""
+        """Return the unsigned number of ``size`` bytes at one address; 0 if the address is not mapped."""
         return self.numbers([address], size)[0]
 
 
 def learn(target: Target) -> LockLayout:
     """Return the lock layout of a running server. For a large build, the first call takes one or two seconds.
 
-    Raise NoSuchProcess, NoRights or BadFile.
+    Raise the same errors as ``layouts.learn``.
     """
     generations = (one for one in servers() if one.fits(target.flavour, target.version))
     generation = next(generations, None)
@@ -292,16 +295,18 @@ def learn(target: Target) -> LockLayout:
     return LockLayout(**found.parts, tickets=table.address if table else None, why=found.why)
 
 
-def resolve(target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequence[str] = ()) -> Resolved:
+def resolve(
+    target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequence[str] = ()
+) -> ResolvedParts:
     """Locate the parts that ``bodies`` describe in a running server, and the symbols ``extra``.
 
-    Raise NoSuchProcess, NoRights or BadFile.
+    Raise the same errors as ``layouts.learn``.
     """
     paths = sorted({path for body in bodies.values() for path in _paths(body)})
     functions = {function for body in bodies.values() for function in body.get("code", ())}
     names = sorted({layouts.root(path) for path in paths} | {*extra} | functions)
     known = layouts.learn(target, names, (), layouts.Debug(), _CACHE, types=paths)
-    parts: dict[str, Part] = {}
+    parts: dict[str, LayoutPart] = {}
     why: dict[str, str] = {}
     code = known_layouts.read_code(target.pid, known.symbols, functions)
     for name, body in bodies.items():
@@ -313,19 +318,19 @@ def resolve(target: Target, bodies: Mapping[str, Mapping[str, Any]], extra: Sequ
         ]
         if missing := [path for path in _paths(body) if path not in known_here]:
             why[name] = known.missing.get(missing[0], "no debug information of this build")
-        elif reason := known_layouts.contradiction(code, evidence):
+        elif reason := known_layouts.contradiction(code, known.symbols, evidence):
             why[name] = f"the layout of {name} {reason}"
         else:
             parts[name] = _part(body, known_here, known.symbols)
-    return Resolved(parts, why, known.symbols)
+    return ResolvedParts(parts, why, known.symbols)
 
 
-def _variables(known: layouts.Layout) -> dict[str, Member]:
+def _variables(known: layouts.MemoryLayout) -> dict[str, Member]:
     """Return the variables whose sizes are in the symbol table, for builds without debug information."""
     return {name: Member((0,), symbol.size, "unsigned") for name, symbol in known.symbols.items()}
 
 
-def _part(body: Mapping[str, Any], known: Mapping[str, Member], symbols: Mapping[str, Symbol]) -> Part:
+def _part(body: Mapping[str, Any], known: Mapping[str, Member], symbols: Mapping[str, Symbol]) -> LayoutPart:
     options = {name: value for name, value in body.items() if name in _OPTIONS}
     members = {name: _member(place, known) for name, place in body.items() if name not in _OPTIONS}
     roots = {
@@ -333,7 +338,7 @@ def _part(body: Mapping[str, Any], known: Mapping[str, Member], symbols: Mapping
         for name, path in body.items()
         if name not in _OPTIONS and isinstance(path, str) and layouts.root(path) in symbols
     }
-    return Part(options, members, roots)
+    return LayoutPart(options, members, roots)
 
 
 def _member(place: str | int | tuple[int, int], known: Mapping[str, Member]) -> Member:
@@ -349,6 +354,11 @@ def _paths(body: Mapping[str, Any]) -> list[str]:
 
 
 @cache
-def servers() -> tuple[Generation, ...]:
-    """Return the entries of the installed catalog. Raise BadFile."""
-    return read_yaml(catalog_path("owners.yaml"), File).servers
+def servers() -> tuple[LockGeneration, ...]:
+    """Return the entries of the installed catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(catalog_path("owners.yaml"), OwnersFile).servers
+
+
+def catalog_paths() -> set[str]:
+    """Return the paths in the installed catalog, of all server versions."""
+    return {path for one in servers() for body in one.parts.values() for path in _paths(body)}

@@ -2,7 +2,7 @@
 
 The locks of a page are in one cell of a hash table, in the order of their requests. A lock waits for the
 first one before it that is on the same record and conflicts with it (lock_rec_has_to_wait_in_queue,
-lock0lock.cc of 5.6).
+lock0lock.cc in 5.6).
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope.memory.locks.layout import Part, ProcessMemory
+    from innoscope.memory.locks.layout import LayoutPart, ProcessMemory
 
 #: Maximum number of locks read in all queues of a snapshot.
 _MOST: Final = 200
-#: Bytes of a bitmap that are read with a lock, and maximum bytes: no page has more records.
-_USUAL_BYTES, _BITMAP_BYTES = 64, 1_024
+#: Bytes of a bitmap that are read together with its lock.
+_USUAL_BYTES: Final = 64
+#: Maximum size of a bitmap, in bytes, which is more than the records of any page need.
+_BITMAP_BYTES: Final = 1_024
 _WORD: Final = (1 << 64) - 1
 #: Constants of ut_fold_ulint_pair and ut_hash_ulint (ut0rnd.ic, ut0rnd.h).
 _MASK, _MASK2 = 1_463_735_687, 1_653_893_711
 #: Bits of type_mode: LOCK_MODE_MASK, LOCK_S, LOCK_REC, LOCK_GAP, LOCK_REC_NOT_GAP and LOCK_INSERT_INTENTION
-#: (lock0types.h, lock0lock.h of 5.6).
+#: (lock0types.h, lock0lock.h in 5.6).
 _MODE, _SHARED, _RECORD, _GAP, _NOT_GAP, _INSERT = 0xF, 2, 0x20, 0x200, 0x400, 0x800
-#: Number of the supremum in the bitmap (PAGE_HEAP_NO_SUPREMUM, page0page.h).
+#: Bit of the supremum record in the bitmap (PAGE_HEAP_NO_SUPREMUM, page0page.h).
 _SUPREMUM: Final = 1
 
 
 class Lock(NamedTuple):
-    """A record lock. ``page`` is the space and the number of the page, ``bits`` has a bit for each record."""
+    """A record lock. ``bits`` is a bitmap with one bit per record on ``page``: (space id, page number)."""
 
     transaction: int
     mode: int
@@ -38,8 +40,8 @@ class Lock(NamedTuple):
     bits: int
 
 
-def read(memory: ProcessMemory, part: Part, addresses: Sequence[int]) -> dict[int, Lock]:
-    """Return the record locks at these addresses."""
+def read(memory: ProcessMemory, part: LayoutPart, addresses: Sequence[int]) -> dict[int, Lock]:
+    """Return the record locks at these addresses; omit other locks and unmapped addresses."""
     size = part.size("lock_bytes")
     raw = memory.many([(address, size + _USUAL_BYTES) for address in addresses])
     found = {}
@@ -58,8 +60,8 @@ def read(memory: ProcessMemory, part: Part, addresses: Sequence[int]) -> dict[in
     return found
 
 
-def _read_all(memory: ProcessMemory, part: Part, address: int) -> bytes | None:
-    """Return a lock with its whole bitmap; None if it is not mapped or too large."""
+def _read_all(memory: ProcessMemory, part: LayoutPart, address: int) -> bytes | None:
+    """Return a lock with its whole bitmap; None if either is not mapped or the bitmap is too large."""
     size = part.size("lock_bytes")
     [content] = memory.many([(address, size)])
     if content is None or part.number(content, "bits") > 8 * _BITMAP_BYTES:
@@ -68,8 +70,8 @@ def _read_all(memory: ProcessMemory, part: Part, address: int) -> bytes | None:
     return content + bitmap if bitmap is not None else None
 
 
-def blockers(memory: ProcessMemory, part: Part, waiting: Mapping[int, Lock]) -> dict[int, int]:
-    """Return the transaction that each waiting lock is waiting for. Those that are not found are omitted."""
+def blockers(memory: ProcessMemory, part: LayoutPart, waiting: Mapping[int, Lock]) -> dict[int, int]:
+    """Return the transaction that each waiting lock is waiting for. Locks without a result are omitted."""
     queues = _Queues(memory, part)
     found = {}
     for address, lock in waiting.items():
@@ -91,9 +93,9 @@ def has_to_wait(lock: Lock, other: Lock) -> bool:
 
 
 class _Queues:
-    """Reads each lock in the queues once."""
+    """The lock queues of one snapshot. Each lock is read only once."""
 
-    def __init__(self, memory: ProcessMemory, part: Part) -> None:
+    def __init__(self, memory: ProcessMemory, part: LayoutPart) -> None:
         self._memory, self._part = memory, part
         self._known: dict[int, Lock | None] = {}
         self._firsts: dict[tuple[int, int], int] = {}

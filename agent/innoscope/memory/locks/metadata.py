@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from innoscope.memory.locks import contexts
@@ -12,24 +13,33 @@ from innoscope.memory.locks.layout import VTABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from innoscope.memory.locks.layout import LockLayout, Part, ProcessMemory
-    from innoscope.memory.locks.sessions import Session
+    from innoscope.memory.locks.layout import LayoutPart, LockLayout, ProcessMemory
+    from innoscope.memory.locks.sessions import ServerSession
 
 KIND: Final = "metadata lock"
 #: Kinds of locks whose names are shown. A user lock's name is hidden, because it is a literal in a statement.
 _NAMED: Final = frozenset({"schema", "table"})
-#: Maximum number of granted tickets read per lock, and maximum size of a key in bytes.
+#: Maximum number of granted tickets read per lock.
 _TICKETS: Final = 2_000
+#: Maximum number of granted tickets read for all locks together.
+_ALL_TICKETS: Final = 50_000
+#: Number of bytes read at a lock's key: lengths, and at most 387 bytes of names (MAX_MDLKEY_LENGTH, mdl.h).
 _KEY_BYTES: Final = 392
 
 
 def waits(
-    memory: ProcessMemory, layout: LockLayout, sessions: list[Session], holders: list[Session] | None = None
+    memory: ProcessMemory,
+    layout: LockLayout,
+    sessions: list[ServerSession],
+    holders: list[ServerSession] | None = None,
+    *,
+    of_any_type: bool = False,
 ) -> list[Wait]:
     """Return a Wait for each thread of ``sessions`` that is waiting for a metadata lock.
 
     The owners in a Wait are the threads that hold the lock, except threads that are also waiting for it. Only
-    ``holders`` (by default, ``sessions``) are considered as owners.
+    ``holders`` (by default, ``sessions``) are considered as owners. A ticket that does not block any of the
+    ``sessions`` counts only if ``of_any_type`` is set, or if the server does not store the tickets' types.
     """
     if holders is None:
         holders = sessions
@@ -38,12 +48,14 @@ def waits(
         return []
     pending = _pending(memory, layout, part, sessions)
     locks = _numbers(memory, part, "lock", pending.values())
-    waiters: dict[int, set[Session]] = defaultdict(set)
+    waiters: dict[int, set[ServerSession]] = defaultdict(set)
     for session, lock in zip(pending, locks, strict=True):
         if lock:
             waiters[lock].add(session)
     if part.options["tickets"] == "contexts":
-        holding = contexts.holders(memory, part, layout.tickets or 0, holders, pending)
+        holding = contexts.holders(
+            memory, part, layout.tickets or 0, holders, pending, of_any_type=of_any_type
+        )
     else:
         holding = _holders(memory, part, waiters, holders)
     still = _pending(memory, layout, part, list(pending))
@@ -58,8 +70,8 @@ def waits(
 
 
 def _pending(
-    memory: ProcessMemory, layout: LockLayout, part: Part, sessions: list[Session]
-) -> dict[Session, int]:
+    memory: ProcessMemory, layout: LockLayout, part: LayoutPart, sessions: list[ServerSession]
+) -> dict[ServerSession, int]:
     """Return ``{connection: address of its ticket}`` for the connections waiting for a metadata lock."""
     offset = part.offset("waiting_for")
     tickets = memory.numbers([session.address + offset for session in sessions])
@@ -71,30 +83,33 @@ def _pending(
 
 
 def _holders(
-    memory: ProcessMemory, part: Part, locks: Iterable[int], sessions: list[Session]
-) -> dict[int, list[Session]]:
+    memory: ProcessMemory, part: LayoutPart, locks: Iterable[int], sessions: list[ServerSession]
+) -> dict[int, list[ServerSession]]:
     """Return, for each lock, the connections with a ticket in the lock's list of granted tickets."""
     by_context = {session.address + part.offset("context"): session for session in sessions}
     walk = _WALKS[part.options["tickets"]]
     found = {}
+    left = _ALL_TICKETS
     for lock in locks:
-        granted = _numbers(memory, part, "holder", walk(memory, part, lock + part.offset("first")))
+        tickets = islice(walk(memory, part, lock + part.offset("first")), left)
+        granted = _numbers(memory, part, "holder", tickets)
+        left -= len(granted)
         found[lock] = [by_context[context] for context in granted if context in by_context]
     return found
 
 
-def _numbers(memory: ProcessMemory, part: Part, name: str, objects: Iterable[int]) -> list[int]:
+def _numbers(memory: ProcessMemory, part: LayoutPart, name: str, objects: Iterable[int]) -> list[int]:
     return memory.numbers([address + part.offset(name) for address in objects])
 
 
-def _linked(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
+def _linked(memory: ProcessMemory, part: LayoutPart, head: int) -> Iterator[int]:
     ticket, passed = memory.number(head), 0
     while ticket and passed < _TICKETS:
         yield ticket
         ticket, passed = memory.number(ticket + part.offset("next")), passed + 1
 
 
-def _ring(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
+def _ring(memory: ProcessMemory, part: LayoutPart, head: int) -> Iterator[int]:
     """Yield the addresses of the tickets in a circular list whose nodes are embedded in the tickets."""
     node, passed = memory.number(head), 0
     while node and node != head and passed < _TICKETS:
@@ -102,13 +117,13 @@ def _ring(memory: ProcessMemory, part: Part, head: int) -> Iterator[int]:
         node, passed = memory.number(node), passed + 1
 
 
-_WALKS: Final[dict[str, Callable[[ProcessMemory, Part, int], Iterator[int]]]] = {
+_WALKS: Final[dict[str, Callable[[ProcessMemory, LayoutPart, int], Iterator[int]]]] = {
     "linked": _linked,
     "ring": _ring,
 }
 
 
-def _name(memory: ProcessMemory, part: Part, lock: int) -> str:
+def _name(memory: ProcessMemory, part: LayoutPart, lock: int) -> str:
     """Return a description such as ``the metadata lock of table db.t``.
 
     The lock's key consists of the namespace number and NUL-terminated names.

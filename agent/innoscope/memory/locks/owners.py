@@ -1,11 +1,11 @@
 """Find the owners of the locks that a snapshot's threads are waiting for, by reading the server's memory.
 
-The memory is never written (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
+The memory is only read (process_vm_readv). An owner is accepted only if its thread is in the snapshot.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 import time
 from collections import Counter
@@ -26,19 +26,24 @@ if TYPE_CHECKING:
 
     from innoscope.memory.locks.futexes import Wait
     from innoscope.memory.locks.layout import LockLayout
-    from innoscope.memory.locks.sessions import Session
+    from innoscope.memory.locks.sessions import ServerSession
     from innoscope.sampling.model import Snapshot, Thread
     from innoscope.target.model import Target
 
-#: Maximum number of waiters and owners reported per lock, and of locks reported.
+_log = logging.getLogger(__name__)
+
+#: Maximum number of waiters reported per lock.
 _MAX_WAITERS: Final = 1_000
+#: Maximum number of owners reported per lock.
 _MAX_OWNERS: Final = 3
+#: Maximum number of locks reported.
 _MAX_LOCKS: Final = 20
 #: Seconds between the two reads of a lock's owner.
 _MOMENT_S: Final = 0.01
-#: Wait classes of InnoDB's latches and of metadata locks.
+#: Wait classes of threads that may be waiting for an InnoDB latch.
 _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
 _ROW: Final = "row_lock"
+#: Wait classes of threads that may be waiting for a metadata lock.
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
 
@@ -70,7 +75,7 @@ class LockOwners:
         self._target = target
         self._memory = ProcessMemory(target.pid)
         self._locks: dict[int, _Lock] = {}
-        self._sessions: tuple[Session, ...] = ()
+        self._sessions: tuple[ServerSession, ...] = ()
         self._most = 0
         self._layout: LockLayout | None = None
         self._unread = False
@@ -110,7 +115,7 @@ class LockOwners:
         )
 
     @property
-    def sessions(self) -> tuple[Session, ...]:
+    def sessions(self) -> tuple[ServerSession, ...]:
         """Return the connections as of the snapshot with the most lock waits."""
         return self._sessions
 
@@ -156,10 +161,15 @@ class LockOwners:
     def _learn(self) -> None:
         """Read the lock layout from debug information or the catalog.
 
-        This takes one or two seconds. Until then, only locks that need no layout are examined.
+        For a large build, this takes one or two seconds. Until then, only locks that need no layout are
+        examined.
         """
-        with contextlib.suppress(InnoscopeError):  # the server exited, or its memory is not readable
+        try:
             self._layout = layouts.learn(self._target)
+        except InnoscopeError:  # the server exited, or its memory is not readable
+            pass
+        except BaseException as error:  # includes panics of the Rust core
+            _log.error("cannot read the layout of locks: unexpected %s", type(error).__name__)
 
     def _add(
         self, address: int, waits: list[Wait], by_tid: dict[int, Thread], steady: frozenset[int]
@@ -170,8 +180,8 @@ class LockOwners:
         lock.waited += len(waits)
         waiting = {wait.waiter for wait in waits}
         taker = _locking_function(waits, by_tid)
-        # If a thread acquired the lock after the snapshot, its stack does not show why it holds the lock, so
-        # it is omitted.
+        # If a thread acquired the lock after the snapshot, its stack does not show why it holds the lock.
+        # Therefore such a thread is omitted.
         owners = {
             owner: by_tid[owner]
             for owner in first.owners
@@ -188,7 +198,7 @@ class LockOwners:
 def _held(address: int, lock: _Lock, name: str) -> Iterable[HeldLock]:
     known: list[tuple[int | None, Thread | None]] = [*lock.best.items()]
     # In a single snapshot, a waiter may be running: a thread that requests an exclusive metadata lock wakes
-    # up every second to notify the holders (MDL_context::acquire_lock, mdl.cc of MySQL 5.6 to 8.0).
+    # up every second to notify the holders (MDL_context::acquire_lock, mdl.cc in MySQL 5.6 to 8.0).
     wait = lock.classes.most_common(1)[0][0]
     for tid, thread in known[:_MAX_OWNERS] or [(None, None)]:
         yield HeldLock(
@@ -224,11 +234,11 @@ def _names(pid: int, addresses: list[int]) -> dict[int, str]:
 
 
 def _labels(thread: Thread) -> tuple[str, ...]:
-    return tuple(frame.label for frame in thread.frames)
+    return tuple([frame.label for frame in thread.frames])
 
 
 def _locking_function(waits: list[Wait], by_tid: dict[int, Thread]) -> str:
-    """Return the server's function in which most waiters request the lock; "" if no function has a name."""
+    """Return the server's function that most often requests the lock; "" if no function has a name."""
     functions: Counter[str] = Counter()
     for wait in waits:
         functions.update(own_functions(_labels(by_tid[wait.waiter]))[:1])

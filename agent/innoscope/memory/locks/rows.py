@@ -9,25 +9,24 @@ afterwards.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from innoscope.memory.locks import lock_queue
+from innoscope.memory.locks.file_names import decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from innoscope.memory.locks.layout import Part, ProcessMemory
+    from innoscope.memory.locks.layout import LayoutPart, ProcessMemory
 
-#: Maximum index of a storage engine (MAX_HA in handler.h; 8.0 stores at most the first 15 in the connection).
+#: Maximum index of a storage engine: MAX_HA - 1 (handler.h). Since 8.0, a THD itself has room for the data of
+#: only 15 engines (PREALLOC_NUM_HA).
 _MAX_SLOT: Final = 63
 #: Bits of type_mode (lock0lock.h, lock0types.h): LOCK_WAIT, and LOCK_TABLE in MySQL and in MariaDB 10.6.
 _WAITING: Final = 0x100
 _TABLE: Final = 0x18
 _NAME_BYTES: Final = 200
 _PAGE: Final = 4_096
-#: A character in a file name: ``@`` and four hexadecimal digits (tablename_to_filename, sql_table.cc).
-_ENCODED: Final = re.compile(r"@([0-9a-f]{4})")
 
 
 class RowWait(NamedTuple):
@@ -45,7 +44,7 @@ class _Pointers(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """Cached facts about a waiting connection. They are valid until its thread runs.
+    """Cached facts about a waiting connection, valid until its thread runs.
 
     ``runs`` is its run count, ``request`` the lock if its queue has to be read.
     """
@@ -58,18 +57,18 @@ class _Kept(NamedTuple):
 
 
 class RowWaits:
-    """Reads who blocks whom, in a series of snapshots. Not thread-safe."""
+    """Reads which connection blocks each waiter, in a series of snapshots. Not thread-safe."""
 
-    def __init__(self, memory: ProcessMemory, part: Part) -> None:
+    def __init__(self, memory: ProcessMemory, part: LayoutPart) -> None:
         self._memory, self._part = memory, part
         self._stored = "blocker" in part.members
         self._kept: dict[int, _Kept] = {}
 
     def read(self, counts: Mapping[int, int], *, partial: bool = False) -> dict[int, RowWait]:
-        """Return what connections are waiting for. Those that are not waiting for a lock are omitted.
+        """Return, for each connection that is waiting for a row lock, the lock and the blocking connection.
 
-        ``counts`` has the run count of the thread of each connection. Unless ``partial`` is set, the cached
-        facts about other connections are dropped.
+        ``counts`` contains the run count of the thread of each connection. Unless ``partial`` is set, the
+        cached facts about other connections are dropped.
         """
         others = {thd: one for thd, one in self._kept.items() if thd not in counts} if partial else {}
         kept = {thd: one for thd, one in self._kept.items() if counts.get(thd) == one.runs}
@@ -109,7 +108,10 @@ class RowWaits:
         return {thd: transaction for thd, transaction in zip(thds, found, strict=True) if transaction}
 
     def _pointers(self, transactions: Mapping[int, int]) -> dict[int, _Pointers]:
-        """Read the pointers of each transaction, by connection. They are next to each other."""
+        """Read the pointers of each transaction to its lock and its blocker; return them by connection.
+
+        One read covers both, because they are close together in the structure.
+        """
         lock = self._part.offset("waiting_for")
         blocker = self._part.offset("blocker") if self._stored else lock
         first = min(lock, blocker)
@@ -150,7 +152,7 @@ class RowWaits:
         return found
 
     def _blockers(self, kept: Mapping[int, _Kept], pointers: Mapping[int, _Pointers]) -> dict[int, int]:
-        """Return the transaction that blocks each connection; 0 if it is unknown."""
+        """Return the transaction that blocks each connection; 0 if the transaction is unknown."""
         if self._stored:
             return {thd: pointers[thd].blocker for thd in kept}
         requests = {one.lock: one.request for one in kept.values() if one.request is not None}
@@ -178,8 +180,3 @@ class RowWaits:
         first, second = self._memory.many([(address, size), (address + size, _NAME_BYTES - size)])
         text = ((first or b"") + (second or b"")).partition(b"\0")[0].decode(errors="replace")
         return text if text.isprintable() else ""
-
-
-def decoded(name: str) -> str:
-    """Return the name of a table, decoded from the file name by which InnoDB knows it."""
-    return _ENCODED.sub(lambda match: chr(int(match[1], 16)), name)

@@ -31,7 +31,7 @@ KIND: Final = "InnoDB latch"
 
 
 def waits(memory: ProcessMemory, threads: Iterable[Thread], tids: Container[int]) -> list[Wait]:
-    """Return a Wait for each thread that sleeps on a latch that one of ``tids`` owns now."""
+    """Return a Wait for each thread that sleeps on a latch that one of ``tids`` currently owns."""
     asleep = list(_asleep(threads))
     bases = sorted({base for _, base in asleep})
     owners = dict(

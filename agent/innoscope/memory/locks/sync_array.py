@@ -16,7 +16,7 @@ from innoscope.memory.locks.sessions import threads_of
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from innoscope.memory.locks.layout import Part, ProcessMemory
+    from innoscope.memory.locks.layout import LayoutPart, ProcessMemory
 
 _CELLS: Final = 20_000
 _ARRAYS: Final = 1_024
@@ -25,7 +25,7 @@ _AT_ONCE: Final = 256
 _NAME_BYTES: Final = 200
 
 
-def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wait]:
+def waits(memory: ProcessMemory, part: LayoutPart, threads: Container[int]) -> list[Wait]:
     """Return a Wait for each thread that sleeps in a sync array."""
     cells = _cells(memory, part)
     owners: dict[tuple[int, bool], tuple[tuple[int, ...], str]] = {}
@@ -43,14 +43,14 @@ def waits(memory: ProcessMemory, part: Part, threads: Container[int]) -> list[Wa
     return found
 
 
-def _cells(memory: ProcessMemory, part: Part) -> list[tuple[int, int, int]]:
+def _cells(memory: ProcessMemory, part: LayoutPart) -> list[tuple[int, int, int]]:
     """Return ``(thread id, object, request)`` for each cell in which a thread waits."""
     used = [cell for array in _arrays(memory, part) for cell in _cells_of_array(memory, part, array)]
     threads = threads_of(memory, [handle for handle, _, _ in used])
     return [(thread, object_, request) for thread, (_, object_, request) in zip(threads, used, strict=True)]
 
 
-def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
+def _arrays(memory: ProcessMemory, part: LayoutPart) -> list[int]:
     first = memory.number(part.roots["array"])
     if part.options["cells"] == "one":
         return [first]
@@ -58,7 +58,7 @@ def _arrays(memory: ProcessMemory, part: Part) -> list[int]:
     return memory.numbers([first + 8 * number for number in range(count)])
 
 
-def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[tuple[int, int, int]]:
+def _cells_of_array(memory: ProcessMemory, part: LayoutPart, array: int) -> Iterator[tuple[int, int, int]]:
     """Yield ``(thread handle, object, request)`` for each cell in which a thread waits.
 
     Reading stops after the last used cell. InnoDB reuses free cells first, so used cells are near the start.
@@ -81,7 +81,7 @@ def _cells_of_array(memory: ProcessMemory, part: Part, array: int) -> Iterator[t
                 yield thread, object_, request
 
 
-def _owners(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
+def _owners(memory: ProcessMemory, part: LayoutPart, lock: int) -> list[int]:
     """Return the ids of the owners that the lock stores.
 
     ``writer_thread`` and ``reader_thread`` are valid only for certain values of ``lock_word``.
@@ -99,8 +99,8 @@ def _owners(memory: ProcessMemory, part: Part, lock: int) -> list[int]:
     return threads_of(memory, handles)
 
 
-def _name(memory: ProcessMemory, part: Part, object_: int, *, mutex: bool) -> str:
-    """Return a description such as ``a mutex of buf0buf.c``, the source file that created the object."""
+def _name(memory: ProcessMemory, part: LayoutPart, object_: int, *, mutex: bool) -> str:
+    """Return a description with the source file that created the object, such as ``a mutex of buf0buf.c``."""
     kind = "a mutex" if mutex else "an rw-lock"
     pointer = memory.number(object_ + part.offset("mutex_made_in" if mutex else "made_in"))
     [raw] = memory.many([(pointer, _NAME_BYTES)])

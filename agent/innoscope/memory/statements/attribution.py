@@ -3,7 +3,7 @@
 Statements are read immediately before and after the stacks are copied. A statement is ``exact`` if its thread
 was off the CPU when the stack was copied, and has not run between that time and the read of the statement.
 The statement of any other thread is used only if the thread was executing the same command before and after
-the snapshot. It is marked ``running``.
+the snapshot. Such a statement is marked ``running``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 EXACT: Final = "exact"
 RUNNING: Final = "running"
-#: Maximum number of bytes of a text. The core does not read more.
+#: Maximum length of statement text, in bytes. The Rust core does not read more.
 MOST_BYTES: Final = 4_096
 #: A statement that contains one of these words may set a password, so its text is never shown.
 _SECRET: Final = re.compile(rb"password|identified", re.IGNORECASE)
 
 
 class CountingEngine(Protocol):
-    """The parts of the engine that attribution needs."""
+    """The parts of the snapshot engine that attribution needs."""
 
     def take_snapshot(self) -> Snapshot:
         """Take one snapshot."""
@@ -76,15 +76,16 @@ class BlockerFinder(Protocol):
     """The parts of ``Blockers`` that attribution needs."""
 
     def find(self, waiters: Sequence[Waiter], threads: Collection[int]) -> dict[int, Blocked]:
-        """Return what each of the waiting threads is waiting for, by thread id."""
+        """Return the lock and the blocker of each waiter, by thread id, where known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ObservedCommands:
     """The commands before or after a snapshot, by thread id in the server's pid namespace.
 
-    ``counts`` contains the threads' run counts by thread id on the host. They are read before the commands of
-    the first side, and after those of the second. ``details`` contains only commands that are not cached.
+    ``counts`` contains the threads' run counts by thread id on the host. Before a snapshot, the counts are
+    read before the commands; after a snapshot, they are read after the commands. ``details`` contains only
+    commands that are not cached.
     """
 
     commands: Mapping[int, Command]
@@ -92,15 +93,15 @@ class Side:
     details: Mapping[Command, StatementDetails]
 
 
-_NOTHING: Final = Side({}, {}, {})
+_NOTHING: Final = ObservedCommands({}, {}, {})
 
 
 class Attribution:
     """Takes snapshots of one server, with each thread's statement as its query. Not thread-safe.
 
-    If ``blockers`` is set, each thread that is waiting for a lock also has the lock and its blocker.
+    If ``blockers`` is set, each thread that is waiting for a lock also gets the lock and its blocker.
     Texts are truncated to ``most_bytes``. If ``most_bytes`` is 0, statements have a digest but no text, and
-    no text leaves the core.
+    no text leaves the Rust core.
     """
 
     def __init__(
@@ -121,13 +122,13 @@ class Attribution:
         self._digests = SharedDigests()
         self._threads: dict[int, Thread] = {}  # of the last snapshot, by id in the server's pid namespace
         self._queries: dict[Command, Query] = {}  # of the last snapshot
-        #: Threads of the last snapshot without and with their query.
+        #: Each thread of the last snapshot that has a query, without and with the query.
         self._with_query: dict[int, tuple[Thread, Thread]] = {}
 
     def take_snapshot(self) -> Snapshot:
-        """Take a snapshot, attach the statements, and add a note that says how they were found, or why not.
+        """Take a snapshot, attach the statements, and add a note on how they were found, or why not.
 
-        Raise the engine's errors, NoSuchProcess and NoRights.
+        Raise the snapshot engine's errors, NoSuchProcess and NoRights.
         """
         if self._reader is None:
             why = self._layout.source
@@ -139,19 +140,22 @@ class Attribution:
         snapshot = self.attach(self._engine.take_snapshot(), before)
         return _noted(snapshot, f"statements from memory, by {self._layout.source}")
 
-    def before(self) -> Side:
-        """Read the statements before a snapshot. Raise NoSuchProcess and NoRights."""
+    def before(self) -> ObservedCommands:
+        """Read the statements before a snapshot.
+
+        Raise NoSuchProcess if the server has exited, or NoRights if we are not allowed to read its memory.
+        """
         with translating(self._target.pid):
             if self._reader is None or not (tids := self._reader.find(self._threads)):
                 return _NOTHING
             counts = self._engine.run_counts(self._host_ids(tids))
             commands = self._reader.commands()
-            return Side(commands, counts, self._details(commands.values(), _NOTHING))
+            return ObservedCommands(commands, counts, self._details(commands.values(), _NOTHING))
 
-    def attach(self, snapshot: Snapshot, before: Side) -> Snapshot:
+    def attach(self, snapshot: Snapshot, before: ObservedCommands) -> Snapshot:
         """Read the statements after a snapshot, and return the snapshot with its statements.
 
-        Raise NoSuchProcess and NoRights.
+        Raise the same errors as ``before``.
         """
         self._threads = _by_id(snapshot)
         after = self._after(before)
@@ -173,9 +177,9 @@ class Attribution:
         return self._attached(snapshot, queries, self._blocked(waiters))
 
     def _blocked(self, waiters: Sequence[Waiter]) -> dict[int, Blocked]:
-        """Return what the threads are waiting for, except threads that have run since their stack was copied.
+        """Return the lock and the blocker of each waiter that has not run since its stack was copied.
 
-        If that fails unexpectedly, snapshots continue without it.
+        After an unexpected failure, snapshots continue without blockers.
         """
         if not waiters or self._blockers is None:
             return {}
@@ -208,10 +212,10 @@ class Attribution:
         if not queries:
             return snapshot
         threads = ((thread, self._with_query.get(thread.ns_tid)) for thread in snapshot.threads)
-        return replace(snapshot, threads=tuple(pair[1] if pair else thread for thread, pair in threads))
+        return replace(snapshot, threads=tuple([pair[1] if pair else thread for thread, pair in threads]))
 
-    def _after(self, before: Side) -> Side:
-        """Read the statements after a snapshot. Threads that were idle in it are not executing any."""
+    def _after(self, before: ObservedCommands) -> ObservedCommands:
+        """Read the statements after a snapshot, except for threads that were idle in it."""
         tids = [tid for tid, thread in self._threads.items() if thread.wait not in IDLE]
         if not tids or self._reader is None:
             return _NOTHING
@@ -219,13 +223,15 @@ class Attribution:
             self._reader.choose(tids)
             commands = self._reader.commands()
             details = self._details(commands.values(), before)
-            return Side(commands, self._engine.run_counts(self._host_ids(commands)), details)
+            return ObservedCommands(commands, self._engine.run_counts(self._host_ids(commands)), details)
 
     def _host_ids(self, tids: Iterable[int]) -> list[int]:
-        """Return the ids on the host of the threads that the last snapshot contains."""
+        """Return the host ids of those ``tids`` that the last snapshot contains."""
         return [self._threads[tid].tid for tid in tids if tid in self._threads]
 
-    def _details(self, commands: Iterable[Command], before: Side) -> dict[Command, StatementDetails]:
+    def _details(
+        self, commands: Iterable[Command], before: ObservedCommands
+    ) -> dict[Command, StatementDetails]:
         """Read the details of the commands that are neither cached nor in ``before``."""
         known = self._queries
         new = [one for one in commands if one not in known and one not in before.details]
@@ -234,7 +240,7 @@ class Attribution:
         return dict(zip(new, self._reader.details(new, self._most_bytes > 0), strict=True))
 
     def _query(self, command: Command, trust: str, details: Mapping[Command, StatementDetails]) -> Query:
-        """Return the query of a command. It is cached as long as the thread is executing the same command."""
+        """Return a command's query. It is cached as long as the thread is executing the command."""
         query = self._queries.get(command)
         if query is None:
             return self._described(command, trust, details[command])
@@ -260,7 +266,9 @@ class Attribution:
         )
 
 
-def _chosen(thread: Thread, copied: int | None, before: Side, after: Side) -> tuple[Command | None, str]:
+def _chosen(
+    thread: Thread, copied: int | None, before: ObservedCommands, after: ObservedCommands
+) -> tuple[Command | None, str]:
     """Return the command that a thread executed when its stack was copied, and its trust level."""
     first, second = before.commands.get(thread.ns_tid), after.commands.get(thread.ns_tid)
     count = copied if thread.trust in AT_REST else None

@@ -17,7 +17,7 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.common.schema import Entry, ServerEntry, read_yaml
 from innoscope.memory import known_layouts
 from innoscope.memory.locks import layout as locks
-from innoscope.memory.locks.layout import Code, Part, Place
+from innoscope.memory.locks.layout import Code, LayoutPart, MemberPlace
 from innoscope.target.digests import MAX_CHARS, rules
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from innoscope._native import Symbol
     from innoscope.target.model import Target
 
-#: How the offsets of a build were found.
+#: Sources of a build's offsets.
 DESCRIBED: Final = "debug information"
 CONFIRMED: Final = "the catalog's offsets, which the build's code confirms"
 DECODED: Final = "the code of exported functions"
-#: Maximum offset of a member. A THD is 16 to 20 KB in size.
+#: Limit on a member's offset. A THD has 11,640 bytes in MySQL 5.5.9, and 27,416 in MariaDB 11.4.5.
 _MOST: Final = 1 << 15
 #: The instruction endbr64, with which a function may begin.
 _LANDING: Final = re.compile(rb"\xf3\x0f\x1e\xfa")
@@ -48,24 +48,24 @@ class Accessor(Entry, frozen=True):
     plus: int = 0
 
 
-class Members(Entry, frozen=True):
+class StatementMembers(Entry, frozen=True):
     """The members of THD that describe its statement, in addition to those in owners.yaml."""
 
-    query: Place
-    command: Place
-    user: Place
-    schema: Place
+    query: MemberPlace
+    command: MemberPlace
+    user: MemberPlace
+    schema: MemberPlace
 
 
 class Statements(ServerEntry, frozen=True, kw_only=True):
     """The catalog entry for a range of server versions."""
 
-    members: Members
+    members: StatementMembers
     code: Code = field(default_factory=dict)
-    exported: dict[str, Place | Accessor] = field(default_factory=dict)
+    exported: dict[str, MemberPlace | Accessor] = field(default_factory=dict)
 
 
-class File(Entry, frozen=True):
+class StatementsFile(Entry, frozen=True):
     """The contents of statements.yaml."""
 
     version: Literal[1]
@@ -75,9 +75,9 @@ class File(Entry, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class StatementLayout:
-    """The locations of a server's statements. ``source`` says how they were found, or why they were not."""
+    """The locations of a server's statements. ``source`` is their origin, or why they are unknown."""
 
-    part: Part | None
+    part: LayoutPart | None
     source: str
 
     def open_reader(self, target: Target) -> StatementReader | None:
@@ -99,7 +99,7 @@ class StatementLayout:
 
 
 def text_members(target: Target) -> tuple[int, int, int] | None:
-    """Return the offsets in a THD of the connection's id, and of its text's address and length, if known."""
+    """Return the offsets in THD of the connection id and of the statement's address and length, if known."""
     part = learn(target).part
     return None if part is None else (part.offset("connection"), part.offset("text"), part.offset("length"))
 
@@ -155,11 +155,14 @@ def _exported(
             members[name], roots[name] = Member((0,), 8, "unsigned"), symbols[place].address
         else:
             members[name] = Member((place[0],), place[1], "unsigned")
-    return StatementLayout(Part({"walk": body["walk"]}, members, roots), DECODED)
+    return StatementLayout(LayoutPart({"walk": body["walk"]}, members, roots), DECODED)
 
 
 def decode(code: bytes, patterns: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the offsets that the first matching pattern finds in a function's code; None if none matches."""
+    """Return the offsets in a function's code, from the first pattern whose matches agree on them.
+
+    Patterns that yield implausible offsets are skipped. Return None if no pattern is left.
+    """
     if landing := _LANDING.match(code):
         code = code[landing.end() :]
     for pattern in patterns:
@@ -179,6 +182,12 @@ def _expression(pattern: str) -> re.Pattern[bytes]:
 
 
 @cache
-def installed() -> File:
-    """Return the installed catalog. Raise BadFile."""
-    return read_yaml(catalog_path("statements.yaml"), File)
+def installed() -> StatementsFile:
+    """Return the installed catalog. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(catalog_path("statements.yaml"), StatementsFile)
+
+
+def catalog_paths() -> set[str]:
+    """Return the paths in the installed catalog, of all server versions, without those in owners.yaml."""
+    places = (place for entry in installed().servers for place in structs.astuple(entry.members))
+    return {place for place in places if isinstance(place, str)}

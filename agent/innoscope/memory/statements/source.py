@@ -7,12 +7,14 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from innoscope.common.errors import InnoscopeError
-from innoscope.common.workers import Job
+from innoscope.common.workers import SLOW_RUNS, Job
 from innoscope.memory.locks import layout as locks
 from innoscope.memory.locks.blockers import Blockers
 from innoscope.memory.locks.layout import ProcessMemory
-from innoscope.memory.statements.attribution import Attribution, Side
+from innoscope.memory.statements.attribution import Attribution, ObservedCommands
 from innoscope.memory.statements.layout import StatementLayout, learn
+from innoscope.target.container import tenant_or_user
+from innoscope.target.proc import ProcFs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,9 +28,13 @@ _log = logging.getLogger(__name__)
 
 #: Kind of the jobs that find layouts.
 LEARNING: Final = "layouts"
-#: Seconds between the first failure and the retry. Each further failure doubles the delay, up to the maximum.
+#: Seconds between the first failure and the retry. Each further failure doubles the delay, until a snapshot
+#: has statements.
 _RETRY_S: Final = 60.0
+#: Maximum seconds before a retry.
 _MAX_RETRY_S: Final = 3_600.0
+#: The delay is at least this multiple of the failed attempt's duration, up to the maximum.
+_REST_FACTOR: Final = 100
 
 _T = TypeVar("_T")
 
@@ -52,7 +58,7 @@ class StatementSource:
 
     The first snapshots have no statements, because a job on ``workers`` first has to find the layout, which
     may take seconds. If this fails, or if reading statements fails, snapshots continue without statements,
-    the reason is logged, and reading is retried later. Statements have digests, but no texts.
+    the reason is logged, and reading is retried later. Statements have digests, but no text.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class StatementSource:
         self._learn, self._open_reader, self._open_blockers = learn, open_reader, open_blockers
         self._clock = clock
         self._workers = workers
+        self._job: Job | None = None  # finds the layout
         self._attribution: Attribution | None = None
         self._learning = False
         self._retry_s = _RETRY_S
@@ -83,17 +90,24 @@ class StatementSource:
         return self._attribution is not None
 
     def take_snapshot(self) -> Snapshot:
-        """Take one snapshot. Raise only what the engine raises."""
+        """Take one snapshot. Raise only the snapshot engine's errors."""
         attribution = self._attribution
         if attribution is None:
             snapshot = self._engine.take_snapshot()
             self._learn_if_due()
             return snapshot
-        before = self._try(attribution.before, Side({}, {}, {}))
+        before = self._try(attribution.before, ObservedCommands({}, {}, {}))
         snapshot = self._engine.take_snapshot()
         if self._attribution is not None:
             snapshot = self._try(lambda: attribution.attach(snapshot, before), snapshot)
+        if self._attribution is not None:
+            self._retry_s = _RETRY_S
         return snapshot
+
+    def close(self) -> None:
+        """Cancel the job that finds the layout, if it is still waiting for a thread."""
+        if self._job is not None:
+            self._workers.cancel(self._job)
 
     def _try(self, read: Callable[[], _T], otherwise: _T) -> _T:
         try:
@@ -105,9 +119,16 @@ class StatementSource:
     def _learn_if_due(self) -> None:
         if not self._learning and self._clock() >= self._due:
             self._learning = True
-            self._workers.submit(Job(LEARNING, str(self._target.pid), self._learn_layout, self._lost))
+            pid = self._target.pid
+            turn = tenant_or_user(ProcFs(), pid)
+            self._job = Job(LEARNING, str(pid), self._learn_layout, self._lost, turn)
+            if self._reason:  # a retry, which comes after the first attempts for other servers
+                self._job.slow_runs = SLOW_RUNS
+            self._workers.submit(self._job)
 
     def _learn_layout(self) -> None:
+        """Find the layout. One thread does this for all servers, whose owners take turns."""
+        began = self._clock()
         try:
             layout = self._learn(self._target)
             reader = self._open_reader(layout, self._target)
@@ -119,7 +140,7 @@ class StatementSource:
                 self._reason = ""
                 _log.info("statements are read from memory, by %s", layout.source, extra=self._extra)
         except BaseException as error:  # includes panics of the Rust core
-            self._fail(_reason(error))
+            self._fail(_reason(error), self._clock() - began)
         finally:
             self._learning = False
 
@@ -127,10 +148,10 @@ class StatementSource:
         self._fail("the thread that learns the layout died")
         self._learning = False
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, took_s: float = 0.0) -> None:
         """Continue without statements, and log the reason if it is new."""
         self._attribution = None
-        self._due = self._clock() + self._retry_s
+        self._due = self._clock() + min(max(self._retry_s, _REST_FACTOR * took_s), _MAX_RETRY_S)
         self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
         if reason != self._reason:
             self._reason = reason
@@ -142,5 +163,5 @@ class StatementSource:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the reason for a failure. The message of an unexpected error may quote a statement."""
+    """Return the reason for a failure. Omit an unexpected error's message, which may quote a statement."""
     return error.in_one_line if isinstance(error, InnoscopeError) else f"unexpected {type(error).__name__}"

@@ -1,1 +1,1 @@
-"""Collect samples, with one module for each source. The runner gives each collector a timeout."""
+"""Collect samples, with one module per source. The runner applies a timeout to each collector."""

@@ -1,6 +1,6 @@
 """Derive ratios, headroom, zones and remaining time from raw values, without I/O and without a clock.
 
-Each value has the name of its metric in ``probes/catalog/metrics.yaml``; in a labeled series, the name is
+Values are keyed by metric name, as in ``probes/catalog/metrics.yaml``; in a labeled series, the name is
 followed by a dot and the label's value (``read_ahead_pages.linear``). Unknown names are ignored.
 """
 
@@ -14,11 +14,12 @@ from innoscope.common.samples import Sample
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Zones of the checkpoint age, and their upper bounds as shares of the maximum age. The ratios are
-#: LOG_POOL_PREFLUSH_RATIO_ASYNC (8), LOG_POOL_PREFLUSH_RATIO_SYNC (16), LOG_POOL_CHECKPOINT_RATIO_ASYNC (32):
-#: log_calc_max_ages in log0log.c of 5.5, log0log.cc of 5.6 and 5.7, log0chkp.cc of 8.0. From 8.0.30 on, they
-#: are called LOG_FORCING_ADAPTIVE_FLUSH_RATIO_MIN, LOG_FORCING_ADAPTIVE_FLUSH_RATIO_MAX and
-#: LOG_AGGRESSIVE_CHECKPOINT_RATIO_MIN. MariaDB 10.5 and newer have only the first (log_t::set_capacity).
+#: Zones of the checkpoint age and of the modified age, and their upper bounds as shares of the maximum
+#: checkpoint age. The bounds are 1 - 1/ratio, for LOG_POOL_PREFLUSH_RATIO_ASYNC (8),
+#: LOG_POOL_PREFLUSH_RATIO_SYNC (16) and LOG_POOL_CHECKPOINT_RATIO_ASYNC (32), which log_calc_max_ages uses
+#: (log0log.c in 5.5, log0log.cc in 5.6 and 5.7, log0chkp.cc in 8.0). From 8.0.30 on, the ratios are called
+#: LOG_FORCING_ADAPTIVE_FLUSH_RATIO_MIN, LOG_FORCING_ADAPTIVE_FLUSH_RATIO_MAX and
+#: LOG_AGGRESSIVE_CHECKPOINT_RATIO_MIN. MariaDB 10.5 and newer use only the ratio 8 (log_t::set_capacity).
 _ZONES: Final = (("calm", 7 / 8), ("async", 15 / 16), ("sync", 31 / 32), ("checkpoint", math.inf))
 
 

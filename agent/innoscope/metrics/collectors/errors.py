@@ -10,7 +10,7 @@ from innoscope.common.errors import InnoscopeError, NoRights, NoSuchProcess, Not
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: The values of the label ``reason`` in probes/catalog/metrics.yaml.
+#: The values of the ``reason`` label of collector_failure_info (probes/catalog/metrics.yaml).
 REASONS: Final = ("timeout", "denied", "refused", "gone", "stopped", "rights", "unsupported", "error")
 
 

@@ -13,7 +13,7 @@ from innoscope.sampling.wait_catalog import check_patterns
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The values of the label ``group`` of mysqld_cpu_seconds.
+#: The values of the ``group`` label of mysqld_cpu_seconds.
 _KindName = Literal[
     "connection", "page_cleaner", "master", "io", "purge", "redo", "replication", "background", "other"
 ]
@@ -32,7 +32,7 @@ class Names(Entry, frozen=True):
         check_patterns(self.comm)
 
 
-class File(Entry, frozen=True):
+class ThreadsFile(Entry, frozen=True):
     """The contents of threads.yaml. ``pool`` contains patterns for the functions of thread pools."""
 
     version: Literal[1]
@@ -46,7 +46,7 @@ class File(Entry, frozen=True):
 
 def load(path: Path | None = None) -> ThreadKinds:
     """Read and check threads.yaml, by default the installed one. Raise BadFile if it is invalid."""
-    file = read_yaml(path or catalog_path("threads.yaml"), File)
+    file = read_yaml(path or catalog_path("threads.yaml"), ThreadsFile)
     return ThreadKinds(file.kinds, file.pool)
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: A heading is a name between two lines of dashes: ``---`` / ``LOG`` / ``---``.
+#: A heading: a name between two lines of dashes (``---`` / ``LOG`` / ``---``).
 _HEADING: Final = re.compile(r"^-{3,}\n([A-Z][A-Z0-9 /&-]*)\n-{3,}$", re.MULTILINE)
-#: At most 20 digits, the length of the largest 64-bit number.
+#: A number of at most 20 digits, the length of the largest 64-bit number.
 _NUMBER: Final = re.compile(r"\d{1,20}")
 
 

@@ -52,14 +52,14 @@ class Pushes:
 
     sent: int = 0
     bytes: int = 0
-    failures: dict[str, int] = field(default_factory=dict)  # attempts, by reason
+    failures: dict[str, int] = field(default_factory=dict)  # failed attempts, by reason
     dropped_memory: int = 0
     dropped_refused: int = 0
     queue_bytes: int = 0
     last_success: float = 0.0
 
     def samples(self) -> list[Sample]:
-        """Return the counters as samples."""
+        """Return the counts as samples."""
         return [
             Sample("push_profiles", self.sent),
             Sample("push_bytes", self.bytes),
@@ -89,10 +89,10 @@ def own(
     trouble: Trouble | None = None,
     more: Sequence[Sample] = (),
 ) -> Outcome:
-    """Return Innoscope's own samples. While the sensor is down, its costs are omitted.
+    """Return Innoscope's own samples. While the sensor is down, its samples are omitted.
 
-    ``pushes`` is None if no profiles are pushed. ``more`` has the metrics of other parts of
-    the agent.
+    ``pushes`` is None if no profiles are pushed. ``more`` contains the metrics of other parts
+    of the agent.
     """
     began, trouble = time.monotonic(), trouble or Trouble()
     samples = [

@@ -13,8 +13,8 @@ from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, NoSu
 from innoscope.common.samples import Histogram, Sample
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.probes import capabilities
-from innoscope.probes.address_names import exported_mutexes, site_names
-from innoscope.probes.attachment import FILE_OPERATIONS, OTHER_SITE, Attachment
+from innoscope.probes.address_names import global_mutexes, site_names
+from innoscope.probes.attachment import FILE_OPERATIONS, FILES_ROOM, OTHER_SITE, Attachment
 from innoscope.probes.build_cache import BccMissing
 from innoscope.probes.c_source import THREADS
 from innoscope.probes.calibration import HitCost, known_cost
@@ -27,7 +27,7 @@ from innoscope.probes.slots import Slot, default_slots
 from innoscope.target.native_errors import translating
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from innoscope.probes.report import ProbeReport
     from innoscope.target.model import Target
@@ -38,10 +38,10 @@ _NS = 1e9
 #: Counters that the BPF programs keep in nanoseconds.
 _IN_NANOSECONDS = frozenset({"deadlock_search_seconds"})
 _READ = FILE_OPERATIONS["pread"]
-#: Groups of mysqld_cpu_seconds that the BPF programs distinguish. All other groups are "other".
+#: Groups of mysqld_cpu_seconds that the BPF programs distinguish. All other groups count as "other".
 _KIND_OF_GROUP = {"page_cleaner": "page_cleaner", "master": "master", "connection": "user"}
-#: Metrics with labels by kind of thread. Until the kinds are known, the BPF programs treat every thread as
-#: a client thread.
+#: Metrics labeled by thread kind. Until the kinds are known, the BPF programs treat every thread as a client
+#: thread, and these metrics are omitted.
 _BY_THREAD_KIND = frozenset({"flushed_pages_by_thread", "checkpoints"})
 
 #: Permanent failures, which are not retried.
@@ -140,9 +140,10 @@ class ProbesCollector:
                 self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def start_once(self) -> Governor:
-        """Return the governor, starting it if necessary.
+        """Return the governor. Start it if this does not happen in the background.
 
-        Raise CollectorFailed while the governor is starting in the background, or if it cannot start.
+        Raise CollectorFailed while it is starting in the background or if that failed, or another
+        InnoscopeError if it cannot be started here.
         """
         if self._failure is not None:
             reason = "rights" if isinstance(self._failure, NoRights) else "unsupported"
@@ -173,15 +174,13 @@ class ProbesCollector:
         governor.refresh()
         counted = [*self._counters(governor), *self._histograms(governor)]
         self._notes = self._selftest.compare(_sums(counted), self._own_counters())
-        return [
-            *counted,
-            *self._files(governor.totals.files),
-            *self._latch_sites(governor.totals.sites),
-            *_own(governor),
-        ]
+        files = governor.totals.files
+        by_kind = list(self._files(files))
+        self._forget_closed_files(governor.attachment, files.keys())
+        return [*counted, *by_kind, *self._latch_sites(governor.totals.sites), *_own(governor)]
 
     def update_thread_kinds(self) -> None:
-        """Tell attached probes the kinds of threads as they are now. ``collect`` does so too."""
+        """Pass the current kinds of threads to attached probes. ``collect`` does this too."""
         if self._governor is not None:
             self._update_thread_kinds(self._governor.attachment)
 
@@ -196,7 +195,7 @@ class ProbesCollector:
         bpf_map = attachment.optional_map("mutexes")
         if bpf_map is None:
             return []
-        mutexes = exported_mutexes(self._target.pid, default_slots().histograms["mutex_wait_seconds"].count)
+        mutexes = global_mutexes(self._target.pid, default_slots().histograms["mutex_wait_seconds"].count)
         for index, (_, address) in enumerate(mutexes):
             bpf_map.update(struct.pack("=Q", address), struct.pack("=I", index))
         return [name for name, _ in mutexes]
@@ -243,6 +242,13 @@ class ProbesCollector:
             sums[key] = sums.get(key, Histogram((), 0)).plus(_histogram(words))
         for (metric, kind), histogram in sums.items():
             yield Sample(metric, histogram, (kind,))
+
+    def _forget_closed_files(self, attachment: Attachment, files: Collection[bytes]) -> None:
+        """Delete entries of closed descriptors before the map is full. Call this after ``_files``."""
+        if len(files) > FILES_ROOM:
+            descriptors = {key: struct.unpack("=II", key)[0] for key in files}
+            closed = self._descriptors.closed(descriptors.values())
+            attachment.forget_files(key for key in files if descriptors[key] in closed)
 
     def _latch_sites(self, sites: Mapping[bytes, float]) -> Iterable[Sample]:
         counts = {struct.unpack("=QQ", key): count for key, count in sites.items()}

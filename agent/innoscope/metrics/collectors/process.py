@@ -1,4 +1,4 @@
-"""Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory, I/O.
+"""Collect the server's process metrics from /proc: state, CPU time by kind of thread, memory and I/O.
 
 This also works if the server is stopped or hangs.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TICK_NS: Final = 1_000_000_000 // _TICKS
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-#: Minimum seconds between two reads of all threads' CPU times. Reading one thread takes 7 µs.
+#: Minimum seconds between reads of all threads' CPU times. Reading one thread takes 7 µs.
 _CPU_EVERY_S: Final = 5.0
-#: Number of threads read between two checks of the time limit.
+#: Number of threads read between checks of the time limit.
 _CPU_PART: Final = 500
 #: Maximum seconds per scrape for reading CPU times; the next scrape continues.
 _CPU_READ_S: Final = 0.05
-#: Pause between two reads, as a multiple of the time that reading all threads takes. This limits reading to
+#: Pause between reads, as a multiple of the time that reading all threads takes. This limits reading to
 #: 0.5 % of a core for any number of threads.
 _CPU_PAUSE: Final = 200
 # Indexes among the fields of /proc/PID/stat after the command's closing parenthesis.
@@ -92,7 +92,7 @@ class ProcessCollector:
         ]
 
     def _read_cpu(self, pid: int, stat: list[bytes]) -> None:
-        """When a read is due, read the CPU times of all threads or, if there are many, of the next batch."""
+        """If a read is due, read the CPU times of all threads or, if there are many, of the next batch."""
         began = self._clock()
         if self._reading is None:
             if self._cpu_due is not None and began < self._cpu_due:
@@ -113,7 +113,7 @@ class ProcessCollector:
 class _CpuReading:
     """One pass over all threads' CPU times, which may span several scrapes.
 
-    ``total`` is the CPU time of the whole process, read before that of any thread.
+    ``total`` is the CPU time of the whole process, read before any thread's.
     """
 
     def __init__(self, total: int, tids: list[str]) -> None:
@@ -175,7 +175,7 @@ def _thread_cpu(pid: int, tids: Iterable[str]) -> dict[int, int]:
         for tid in tids:
             try:
                 file = os.open(f"{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-            except OSError:  # the thread has exited, or the kernel has no schedstat
+            except OSError:  # the thread has exited, or the kernel does not support schedstat
                 continue
             try:
                 found[int(tid)] = int(os.read(file, 64).split(None, 1)[0])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from innoscope.common.errors import InnoscopeError, KernelUnable, NoRights, NoSuchProcess
 from innoscope.common.samples import Outcome
-from innoscope.common.workers import Job, Workers
+from innoscope.common.workers import Job, Workers, slow_runs
 from innoscope.metrics.collectors.errors import CollectorFailed
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: A collector whose last run took longer than this, in seconds, or that has not run yet, runs on the threads
-#: for slow jobs, so that a slow server does not delay others.
-_QUICK_S: Final = 0.1
 #: Maximum number of distinct unexpected errors to log.
 _MAX_LOGGED: Final = 100
 _ERRNOS: Final = {errno.EPERM: "rights", errno.EACCES: "rights", errno.ESRCH: "gone"}
@@ -46,16 +43,24 @@ class Runner:
     """Runs the collectors of one server. A collector that hangs does not delay the others.
 
     ``workers`` are shared with the runners of other servers. By default, each collector has its own thread.
-    ``owner`` names the server in the log.
+    ``owner`` names the server in the log. Servers with different values of ``turn`` take turns. The timeouts
+    of the collectors are multiplied by ``scale``.
     """
 
     def __init__(
-        self, collectors: Iterable[Collector], workers: Workers | None = None, owner: str = ""
+        self,
+        collectors: Iterable[Collector],
+        workers: Workers | None = None,
+        owner: str = "",
+        turn: str = "",
+        *,
+        scale: float = 1.0,
     ) -> None:
         self._own = None if workers is not None else Workers(size=1)
         shared = workers or self._own
         assert shared is not None  # noqa: S101
-        self._runs = [_Run(collector, shared, owner) for collector in collectors]
+        self._runs = [_Run(collector, shared, owner, turn) for collector in collectors]
+        self._scale = scale
 
     def run(self) -> list[Outcome]:
         """Run all collectors. Return one outcome per collector, in order, within the longest timeout."""
@@ -73,9 +78,9 @@ class Runner:
     def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
         """Return the outcomes of the runs that ``start()`` started last.
 
-        For each collector, wait at most its timeout, and at most ``patience_s`` seconds.
+        For each collector, wait at most its scaled timeout, and at most ``patience_s`` seconds.
         """
-        return [run.outcome(patience_s) for run in self._runs]
+        return [run.outcome(self._scale, patience_s) for run in self._runs]
 
     def close(self) -> None:
         """Prevent further runs. A hung run ends when its collector returns or the process exits."""
@@ -88,13 +93,14 @@ class Runner:
 class _Run:
     """A collector and its last run."""
 
-    def __init__(self, collector: Collector, workers: Workers, owner: str) -> None:
-        self._collector, self._workers, self._owner = collector, workers, owner
+    def __init__(self, collector: Collector, workers: Workers, owner: str, turn: str) -> None:
+        self._collector, self._workers, self._owner, self._turn = collector, workers, owner, turn
         self._state = threading.Condition()
         self._busy = self._late = self._closed = False
         self._began = 0.0
-        self._last_s = math.inf  # duration of the last run
+        self._slow_runs = 1
         self._outcome: Outcome | None = None
+        self._job: Job | None = None  # of the last run
         self._logged: set[str] = set()
 
     def start(self) -> None:
@@ -105,12 +111,12 @@ class _Run:
                 return
             self._busy, self._began, self._outcome = True, time.monotonic(), None
         name = self._collector.name
-        kind = name if self._last_s <= _QUICK_S else slow_kind(name)
-        self._workers.submit(Job(kind, self._owner, self._work, self._lost))
+        self._job = Job(name, self._owner, self._work, self._lost, self._turn, self._slow_runs)
+        self._workers.submit(self._job)
 
-    def outcome(self, patience_s: float) -> Outcome:
+    def outcome(self, scale: float, patience_s: float) -> Outcome:
         """Return the outcome of the last run, or a timeout failure if the run has not ended."""
-        name, timeout = self._collector.name, min(self._collector.timeout, patience_s)
+        name, timeout = self._collector.name, min(self._collector.timeout * scale, patience_s)
         with self._state:
             if not self._late:
                 rest = self._began + timeout - time.monotonic()
@@ -125,6 +131,8 @@ class _Run:
         """Cancel a run that has not started."""
         with self._state:
             self._closed = True
+        if self._job is not None:
+            self._workers.cancel(self._job)
 
     def _work(self) -> None:
         if not self._closed:
@@ -137,7 +145,8 @@ class _Run:
 
     def _end(self, outcome: Outcome) -> None:
         with self._state:
-            self._outcome, self._last_s, self._busy = outcome, outcome.seconds, False
+            self._outcome, self._busy = outcome, False
+            self._slow_runs = slow_runs(self._slow_runs, outcome.seconds)
             self._state.notify_all()
 
     def _run(self) -> Outcome:
@@ -157,11 +166,6 @@ class _Run:
             self._logged.add(words)
             _log.error("collector failed", extra={"collector": self._collector.name}, exc_info=error)
         return f"{kind}: {words}"
-
-
-def slow_kind(name: str) -> str:
-    """Return the job kind for a collector's slow runs."""
-    return f"{name}-slow"
 
 
 def explain(error: BaseException) -> tuple[str, str]:

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
     from innoscope.common.samples import Sample
     from innoscope.metrics.collectors.errors import CollectorFailed
-    from innoscope.metrics.collectors.sql_catalog import Catalog
-    from innoscope.metrics.collectors.sql_plan import Plan
+    from innoscope.metrics.collectors.sql_catalog import SqlCatalog
+    from innoscope.metrics.collectors.sql_plan import SqlPlan
     from innoscope.target.login import Connection
 
-#: Seconds between attempts after the first failure. The pause doubles after each failure, up to the maximum.
+#: Seconds before the next attempt after the first failure. The pause doubles after each further failure.
 _FIRST_PAUSE: Final = 0.5
+#: Maximum seconds before the next attempt.
 _LONGEST_PAUSE: Final = 5.0
 #: Seconds after which the query plan is replaced, in case more counters have been enabled.
 _PLAN_TTL_S: Final = 300.0
-#: The column that marks enabled counters is STATUS in MySQL, and ENABLED in MariaDB 10.5 and later.
+#: The column that marks enabled counters is STATUS in MySQL, and ENABLED in MariaDB 10.5 and newer.
 _COUNTERS: Final = (
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE STATUS = 'enabled'",
     "SELECT NAME, COUNT FROM information_schema.INNODB_METRICS WHERE ENABLED = 1",
@@ -49,7 +50,7 @@ class SqlCollector:
     def __init__(
         self,
         connect: Callable[[], Connection],
-        catalog: Catalog,
+        catalog: SqlCatalog,
         flavour: str,
         version: tuple[int, ...],
         timeout: float = 0.5,
@@ -117,7 +118,7 @@ class _Session:
     def __init__(
         self,
         connection: Connection,
-        catalog: Catalog,
+        catalog: SqlCatalog,
         flavour: str,
         version: tuple[int, ...],
         clock: Callable[[], float],
@@ -126,7 +127,7 @@ class _Session:
         self._catalog = catalog
         self._flavour, self._version = flavour, version
         self._clock = clock
-        self._plan: Plan | None = None
+        self._plan: SqlPlan | None = None
         self._planned_at = 0.0
         self._counters_sql: str | None = None
         self.denied = ""
@@ -152,8 +153,8 @@ class _Session:
     def close(self) -> None:
         self._connection.abandon()
 
-    def _make_plan(self) -> Plan:
-        """Query the kinds of sources in turn until each series has a source, and return the plan.
+    def _make_plan(self) -> SqlPlan:
+        """Query one kind of source after another until each series has a source, and return the plan.
 
         The InnoDB monitor is queried last, because it is expensive.
         """
@@ -204,7 +205,10 @@ class _Session:
         return {}
 
     def _monitor(self) -> dict[str, str]:
-        """Return the sections of InnoDB's status. Nothing else is kept, because it contains literals."""
+        """Return the sections of InnoDB's status.
+
+        The connection's copy of the result is discarded, because it contains literals.
+        """
         rows = self._rows("SHOW ENGINE INNODB STATUS")
         self._connection.forget_result()
         return sections(sql.as_text(rows[0][2])) if rows else {}
@@ -221,5 +225,5 @@ def _narrowed(statement: str, names: Sequence[str]) -> str:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    """Return the names as quoted SQL strings. They are from the catalog, and need no escaping."""
+    """Return the names as quoted SQL strings. Names in the catalog need no escaping."""
     return ", ".join(f"'{name}'" for name in names)

@@ -30,6 +30,8 @@ class SourceEntry(ServerEntry, frozen=True):
     line: re.Pattern[str] | None = None
     sum: bool = False
     scale: int | float = 1
+    texts: tuple[str, ...] = ()
+    when: str | None = None
 
     def __post_init__(self) -> None:
         """Check the constraints that the types cannot express. Raise ValueError if one is violated."""
@@ -41,6 +43,8 @@ class SourceEntry(ServerEntry, frozen=True):
             raise ValueError("line must have one or two groups")
         if self.sum and (self.line is None or self.line.groups != 1):
             raise ValueError("sum needs a line with one group")
+        if self.texts and self.status is None and self.variable is None:
+            raise ValueError("texts needs status or variable")
 
     @property
     def names(self) -> list[tuple[str, str]]:
@@ -67,7 +71,7 @@ class SeriesEntry(Entry, frozen=True):
             raise ValueError(f"{metric.name} has {len(metric.labels)} labels")
 
 
-class File(Entry, frozen=True):
+class SqlFile(Entry, frozen=True):
     """The contents of sql.yaml."""
 
     version: Literal[1]
@@ -84,11 +88,12 @@ class File(Entry, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SqlSource:
     """One source of a value: its kind (one of KINDS) and its name.
 
     For the kind ``monitor``, the name is a section, and ``line`` matches a line of that section. With
-    ``sum``, all matching lines are added up.
+    ``sum``, the numbers in all matching lines are added up. With ``texts``, the value is 1 for these texts,
+    else 0. With ``when``, the source has a value only while that system variable is ON.
     """
 
     kind: str
@@ -96,6 +101,8 @@ class Source:
     scale: float
     line: re.Pattern[str] | None
     sum: bool
+    texts: tuple[str, ...]
+    when: str | None
     servers: ServerEntry
 
     def fits(self, flavour: str, version: tuple[int, ...]) -> bool:
@@ -104,37 +111,37 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SqlSeries:
     """One series and its sources, best first."""
 
     metric: str
     labels: tuple[str, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[SqlSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class SqlCatalog:
     """The validated contents of sql.yaml. ``session`` holds the assignments for ``SET SESSION``."""
 
-    entries: tuple[Series, ...]
+    entries: tuple[SqlSeries, ...]
     session: tuple[str, ...]
 
 
 @cache
-def default() -> Catalog:
+def default() -> SqlCatalog:
     """Return the installed catalog. Raise BadFile if it is invalid."""
     return load()
 
 
-def load(path: Path | None = None) -> Catalog:
+def load(path: Path | None = None) -> SqlCatalog:
     """Read and check a catalog, by default the installed one. Raise BadFile if it is invalid."""
-    file = read_yaml(path or catalog_path("sql.yaml"), File)
+    file = read_yaml(path or catalog_path("sql.yaml"), SqlFile)
     entries = (
-        Series(series.metric, series.labels, tuple(map(_source, series.any))) for series in file.metrics
+        SqlSeries(series.metric, series.labels, tuple(map(_source, series.any))) for series in file.metrics
     )
-    return Catalog(tuple(entries), file.session)
+    return SqlCatalog(tuple(entries), file.session)
 
 
-def _source(entry: SourceEntry) -> Source:
+def _source(entry: SourceEntry) -> SqlSource:
     [(kind, name)] = entry.names
-    return Source(kind, name, entry.scale, entry.line, entry.sum, entry)
+    return SqlSource(kind, name, entry.scale, entry.line, entry.sum, entry.texts, entry.when, entry)

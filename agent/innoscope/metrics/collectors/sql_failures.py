@@ -23,7 +23,7 @@ _REASONS: Final = {
     1203: "refused",  # max_user_connections
     1226: "refused",  # the account's max_user_connections
     1227: "denied",
-    1317: "timeout",  # ER_QUERY_INTERRUPTED, caused by our own max_execution_time
+    1317: "timeout",  # ER_QUERY_INTERRUPTED, by our own max_execution_time or by KILL QUERY
     1698: "denied",
     1969: "timeout",  # MariaDB's max_statement_time
     2002: "refused",
@@ -57,7 +57,7 @@ def denied_words(error: SqlFailed) -> str | None:
 
 def _reason(error: InnoscopeError) -> str:
     if isinstance(error, BadFile):
-        return "denied"  # the option file is not readable, so there are no credentials
+        return "denied"  # the option file cannot be used, so there are no credentials
     cause = error.__cause__
     if cause is None:
         return "refused" if isinstance(error, SqlFailed) else "error"
@@ -68,11 +68,11 @@ def _reason(error: InnoscopeError) -> str:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Return whether the server accepted the connection but did not respond (it is stopped or hangs)."""
+    """Return whether the server did not respond in time, for example because it is stopped or hangs."""
     inner = getattr(error, "original_exception", None) or error.__cause__ or error.__context__
     if isinstance(inner, TimeoutError):
         return True
-    # connect(2) to a Unix socket whose backlog is full fails immediately with EAGAIN
+    # A non-blocking connect(2) to a Unix socket whose backlog is full fails with EAGAIN.
     if isinstance(inner, OSError) and inner.errno == errno.EAGAIN:
         return True
     return "timed out" in str(error.args[-1] if error.args else "")

@@ -1,4 +1,4 @@
-"""Choose the SQL source of each series for one connection: the first in the catalog that the server has."""
+"""Choose the SQL source of each series for one connection: the first one that the server provides."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from innoscope.metrics.collectors import monitor
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from innoscope.metrics.collectors.sql_catalog import Catalog, Series, Source
+    from innoscope.metrics.collectors.sql_catalog import SqlCatalog, SqlSeries, SqlSource
 
 Number = int | float
 
 
 @dataclass(slots=True)
 class Answers:
-    """A server's values by name, and the monitor's text by section.
+    """A server's values by name, and the text of the InnoDB monitor by section.
 
     The mapping for a kind that was not queried is empty.
     """
@@ -28,14 +28,16 @@ class Answers:
     counters: Mapping[str, Number] = field(default_factory=dict)
     monitor: Mapping[str, str] = field(default_factory=dict)
 
-    def value(self, source: Source) -> Number | None:
+    def value(self, source: SqlSource) -> Number | None:
         """Return the source's scaled value; None if the server does not have it."""
         number: Number | None
+        if source.when is not None and self.variables.get(source.when) != "ON":
+            return None
         match source.kind:
             case "status":
-                number = _number(self.status.get(source.name))
+                number = _of_text(source, self.status.get(source.name))
             case "variable":
-                number = _number(self.variables.get(source.name))
+                number = _of_text(source, self.variables.get(source.name))
             case "counter":
                 number = self.counters.get(source.name)
             case "monitor":
@@ -46,6 +48,10 @@ class Answers:
         if number is None or source.scale == 1:
             return number
         return number * source.scale
+
+
+def _of_text(source: SqlSource, text: str | None) -> Number | None:
+    return int(text in source.texts) if source.texts and text is not None else _number(text)
 
 
 def _number(text: str | None) -> Number | None:
@@ -103,7 +109,7 @@ _CHANGE_BUFFER_VARIABLES: Final = (
 def _change_buffer_limit(variables: Mapping[str, str]) -> Number | None:
     """Return the maximum number of pages in the change buffer.
 
-    See ibuf_max_size_update in ibuf0ibuf.cc of MySQL 5.7 and 8.0.
+    See ibuf_max_size_update (ibuf0ibuf.cc in MySQL 5.7 and 8.0).
     """
     pool, page, percentage = (_number(variables.get(name)) for name in _CHANGE_BUFFER_VARIABLES)
     if pool is None or not page or percentage is None:
@@ -118,34 +124,38 @@ FORMULAS: Final[Mapping[str, Formula]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SqlPlan:
     """The chosen source of each series."""
 
-    chosen: tuple[tuple[Series, Source], ...]
+    chosen: tuple[tuple[SqlSeries, SqlSource], ...]
 
     def names(self, kind: str) -> list[str]:
-        """Return the sorted names to query for this kind. For variables, include the inputs of formulas."""
+        """Return the sorted names to query for this kind.
+
+        Variables include the inputs of formulas, and the conditions (``when``) of all sources.
+        """
         found = {source.name for _, source in self.chosen if source.kind == kind}
         if kind == "variable":
             used = (FORMULAS[source.name] for _, source in self.chosen if source.kind == "formula")
             found |= {name for formula in used for name in formula.variables}
+            found |= {source.when for _, source in self.chosen if source.when is not None}
         return sorted(found)
 
     def samples(self, answers: Answers) -> list[Sample]:
-        """Return a sample for each series whose source has a number in ``answers``."""
+        """Return a sample for each series that has a number in ``answers``."""
         values = ((entry, answers.value(source)) for entry, source in self.chosen)
         return [Sample(entry.metric, value, entry.labels) for entry, value in values if value is not None]
 
 
-def variables_of(catalog: Catalog) -> list[str]:
+def variables_of(catalog: SqlCatalog) -> list[str]:
     """Return all system variables that the catalog may use, sorted."""
     every = [source for entry in catalog.entries for source in entry.sources]
-    return Plan(tuple((catalog.entries[0], source) for source in every)).names("variable")
+    return SqlPlan(tuple((catalog.entries[0], source) for source in every)).names("variable")
 
 
 def make(
-    catalog: Catalog, flavour: str, version: tuple[int, ...], answers: Answers, kinds: Iterable[str]
-) -> tuple[Plan, bool]:
+    catalog: SqlCatalog, flavour: str, version: tuple[int, ...], answers: Answers, kinds: Iterable[str]
+) -> tuple[SqlPlan, bool]:
     """Return a plan based on the kinds queried so far, and whether another kind could add a source."""
     queried = frozenset(kinds)
     chosen = []
@@ -159,4 +169,4 @@ def make(
             elif answers.value(source) is not None:
                 chosen.append((entry, source))
                 break
-    return Plan(tuple(chosen)), incomplete
+    return SqlPlan(tuple(chosen)), incomplete

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 NAME: Final = "toggles"
-#: Maximum number of toggles to report per server, newest first; equal to the label's bound in metrics.yaml.
+#: Maximum number of toggles to report per server (the newest); equal to the label's bound in metrics.yaml.
 MOST: Final = 12
 _MOST_BYTES: Final = 256 << 10
 _MAX_TEXT: Final = 80  # maximum characters of a label value

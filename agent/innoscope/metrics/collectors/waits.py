@@ -8,18 +8,20 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
+from innoscope.common import slowness
 from innoscope.common.errors import KernelUnable, NoRights
 from innoscope.common.samples import Sample
-from innoscope.common.workers import Job
+from innoscope.common.workers import Job, slow_runs
 from innoscope.memory.statements.attribution import EXACT, RUNNING
 from innoscope.memory.statements.source import StatementSource
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.kinds import default_kinds
 from innoscope.metrics.collectors.runner import explain
+from innoscope.metrics.collectors.snapshot_budget import SnapshotBudget
 from innoscope.sampling.classify import IDLE, default_classifier
 from innoscope.sampling.engine import MOST_BYTES, Engine
 from innoscope.sampling.model import Trust
-from innoscope.sampling.profile_history import ProfileHistory, Stack
+from innoscope.sampling.profile_history import ClassifiedStack, ProfileHistory
 from innoscope.sampling.sessions.buffer import is_busy
 from innoscope.sampling.snapshot_history import APPLIER, CLIENT
 
@@ -34,44 +36,50 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Maximum time that a snapshot represents, as a multiple of the interval. Any longer gap was not observed.
+#: Maximum time that a snapshot represents, as a multiple of the pause; more on a slow host. The rest of a
+#: longer gap counts as unobserved.
 _LONGEST_GAP: Final = 5
-#: Age in seconds at which the last snapshot is too old to export.
+#: Age in seconds at which the last snapshot is too old to export; more on a slow host or after long pauses.
 _STALE_S: Final = 5.0
 #: Seconds until the next snapshot after a failure.
 _RETRY_S: Final = 5.0
-#: Maximum number of cached stacks, in addition to twice those of the last snapshot. Beyond it, only those of
-#: the last snapshot are kept, because running threads have new stacks all day.
+#: Maximum number of stacks in the cache, in addition to twice the number in the last snapshot. If there are
+#: more, only the stacks of the last snapshot are kept, because running threads keep producing new stacks.
 _SPARE_STACKS: Final = 500
+#: Maximum number of frames of the stacks in the cache, in addition to twice the number in the last snapshot.
+#: Only runaway recursion exceeds it. Each frame may take 250 bytes.
+_SPARE_FRAMES: Final = 10_000
 _CLOSE_S: Final = 0.3
-#: The label ``kind`` of the metric ``threads``, by kind of thread. All other kinds get ``background``.
+#: The ``kind`` label of the ``threads`` metric, by kind of thread. All other kinds get ``background``.
 _KIND_LABEL: Final = {CLIENT: "client", APPLIER: "applier"}
 
 
 class SnapshotCallback(Protocol):
     """A callback that receives each snapshot."""
 
-    def __call__(self, taken_at: float, groups: Sequence[tuple[str, Stack, Sequence[int]]]) -> None:
+    def __call__(self, taken_at: float, groups: Sequence[tuple[str, ClassifiedStack, Sequence[int]]]) -> None:
         """Process one snapshot, taken at Unix time ``taken_at``. A group is ``(kind, stack, thread ids)``.
 
-        Thread ids are those in the server's pid namespace.
+        Thread ids are as seen in the server's pid namespace.
         """
 
 
 class ThreadsCallback(Protocol):
     """A callback that receives the busy threads of each snapshot."""
 
-    def __call__(self, taken_at: float, weight: float, threads: Sequence[tuple[str, Stack, Thread]]) -> None:
+    def __call__(
+        self, taken_at: float, weight: float, threads: Sequence[tuple[str, ClassifiedStack, Thread]]
+    ) -> None:
         """Process the ``(kind, stack, thread)`` of the busy threads. Called even if there are none.
 
-        ``weight`` is the seconds by which the snapshot increases ``thread_seconds`` for each thread.
+        ``weight`` is the number of seconds that the snapshot adds to ``thread_seconds`` for each thread.
         """
 
 
 class _Seen(NamedTuple):
     """A cache entry: the stack and kind of threads with equal frames, wait class, trust level and name."""
 
-    stack: Stack
+    stack: ClassifiedStack
     kind: ThreadKind
 
 
@@ -79,25 +87,26 @@ class _Seen(NamedTuple):
 _SeenKey: TypeAlias = tuple[int, str, Trust, str]
 
 
-def open_engine(target: Target) -> Engine:
-    """Return an engine that copies stacks without stopping threads.
+def open_engine(target: Target, method: str = "auto") -> Engine:
+    """Return a sampling engine whose method stops no threads: by default, the best method that works.
 
-    Raise NoRights or KernelUnable if this is not possible.
+    Raise NoRights or KernelUnable if no such method works on this host.
     """
     try:
-        engine = Engine(target, most_bytes=MOST_BYTES)
+        engine = Engine(target, method=method, most_bytes=MOST_BYTES)
     except (NoRights, KernelUnable) as error:  # replace the remedy, which suggests ptrace
         raise type(error)(error.what, remedy="innoscope doctor shows what is missing") from error
     _log.info("process %d: snapshots by method %s", target.pid, engine.method)
     return engine
 
 
-def open_with_statements(target: Target, workers: Workers) -> StatementSource:
-    """Return a source of snapshots with statements. A job on ``workers`` finds their layout.
+def open_with_statements(target: Target, workers: Workers, method: str = "auto") -> StatementSource:
+    """Return a source of snapshots with statements.
 
-    Raise NoRights or KernelUnable.
+    A job on ``workers`` determines how statements are laid out in the server's memory. Raise NoRights or
+    KernelUnable as ``open_engine`` does.
     """
-    return StatementSource(target, open_engine(target), workers)
+    return StatementSource(target, open_engine(target, method), workers)
 
 
 class WaitsCollector:
@@ -118,10 +127,13 @@ class WaitsCollector:
         on_kinds: Callable[[], None] | None = None,
         open_source: Callable[[Target], SnapshotSource] = open_engine,
         clock: Callable[[], float] = time.monotonic,
+        turn: str = "",
+        budget: SnapshotBudget | None = None,
     ) -> None:
         self._target = target
         self._profiles = profiles or ProfileHistory()
-        self._interval_s = interval_s
+        self._interval_s = self._pause_s = interval_s
+        self._turn, self._budget = turn, budget or SnapshotBudget()
         self._on_snapshot = on_snapshot
         self._on_threads = on_threads
         self._on_kinds = on_kinds
@@ -131,15 +143,16 @@ class WaitsCollector:
         self._tally = _Tally()
         self._kinds: dict[int, str] = {}
         self._seen: dict[_SeenKey, _Seen] = {}
+        self._seen_frames = 0
         self._lock = threading.Lock()
         self._failure: tuple[str, str] | None = None  # (reason, message)
-        self._ended = False
+        self._ended = self._logged_as_expensive = False
         self._tried = False  # the first snapshot is complete or has failed
         self._after_first: list[Callable[[], None]] = []
         self._snapshot_lock = threading.Lock()
         self._due = time.monotonic()
         self._workers = workers
-        self._job = Job("snapshots", str(target.pid), self._take_scheduled, self._schedule_retry)
+        self._job = Job("snapshots", str(target.pid), self._take_scheduled, self._schedule_retry, turn)
         workers.submit(self._job)
 
     def collect(self) -> Iterable[Sample]:
@@ -153,9 +166,12 @@ class WaitsCollector:
             age = self._clock() - self._tally.ended_at if self._tally.snapshots else None
             if age is None:
                 raise CollectorFailed("timeout", "the first snapshot is under way")
-            if age > max(_STALE_S, _LONGEST_GAP * self._interval_s):
+            if age > max(slowness.scaled(_STALE_S), self._longest_gap_s()):
                 raise CollectorFailed("timeout", f"the last snapshot ended {age:.0f} s ago")
             return [*self._tally.samples(), *self._statement_samples()]
+
+    def _longest_gap_s(self) -> float:
+        return slowness.scaled(_LONGEST_GAP * self._pause_s)
 
     def _statement_samples(self) -> list[Sample]:
         """Return the metrics of statements; none if the source does not attach statements."""
@@ -173,7 +189,7 @@ class WaitsCollector:
         return self._kinds
 
     def after_first(self, call: Callable[[], None]) -> None:
-        """Call ``call`` once the first snapshot is complete or has failed. It must not block or raise."""
+        """Call ``call``, which must not block or raise, once the first snapshot is complete or has failed."""
         with self._lock:
             if not self._tried:
                 self._after_first.append(call)
@@ -183,6 +199,7 @@ class WaitsCollector:
     def close(self) -> None:
         """Stop taking snapshots. Wait at most ``_CLOSE_S`` seconds for one in progress."""
         self._ended = True
+        self._workers.cancel(self._job)
         if self._snapshot_lock.acquire(timeout=_CLOSE_S):
             self._let_go()
             self._snapshot_lock.release()
@@ -191,8 +208,10 @@ class WaitsCollector:
         """Take one snapshot, and schedule the next one. Snapshots that are overdue by then are skipped."""
         with self._snapshot_lock:
             if not self._ended:
+                began = time.monotonic()
                 pause = self._try_snapshot()
                 now = time.monotonic()
+                self._job.slow_runs = slow_runs(self._job.slow_runs, now - began)
                 self._due += pause
                 if (late := now - self._due) > 0:
                     self._due += pause * (late // pause + 1)
@@ -208,26 +227,43 @@ class WaitsCollector:
 
     def _let_go(self) -> None:
         """Release the descriptors and symbols now instead of at the next garbage collection."""
-        self._source = None
+        self._close_source()
         self._seen.clear()
+        self._seen_frames = 0
+        self._budget.forget(self)
+
+    def _close_source(self) -> None:
+        """Close the source of snapshots, if it can be closed. It must not be used any more."""
+        source, self._source = self._source, None
+        if (close := getattr(source, "close", None)) is not None:
+            close()
 
     def _try_snapshot(self) -> float:
-        """Try to take one snapshot. Return the seconds between its due time and the next one.
-
-        Does not raise.
-        """
+        """Try to take one snapshot; never raise. Return the seconds between its due time and the next one."""
+        started, cpu, interval_s = self._clock(), time.thread_time(), self._interval_s
         try:
             if self._source is None:
                 self._source = self._open_source(self._target)
             began = self._clock()
             snapshot = self._source.take_snapshot()
             self._take(snapshot, self._clock() - began)
+            if self._tally.snapshots == 1:  # it also read the symbols, which happens only once
+                return interval_s
         except BaseException as error:  # includes panics of the Rust core; retry later
             self._fail(error)
-            return _RETRY_S
+            interval_s = _RETRY_S
         finally:
             self._end_first()
-        return self._interval_s
+        used_s = time.thread_time() - cpu
+        pause_s = self._budget.pause_s(self, self._turn, interval_s, self._clock() - started, used_s)
+        if pause_s > interval_s and not self._logged_as_expensive:
+            self._logged_as_expensive = True
+            _log.warning(
+                "snapshots are expensive and therefore less frequent",
+                extra={"pid": self._target.pid, "pause_s": round(pause_s, 1), "cpu_s": round(used_s, 2)},
+            )
+        self._pause_s = max(pause_s, self._interval_s)
+        return pause_s
 
     def _end_first(self) -> None:
         """Run the calls that are waiting for the first snapshot."""
@@ -242,19 +278,21 @@ class WaitsCollector:
         with self._lock:
             if failure != self._failure and failure[0] != "gone":
                 _log.warning("no snapshot", extra={"pid": self._target.pid, "reason": ": ".join(failure)})
-            self._failure, self._source = failure, None
+            self._failure = failure
+            self._close_source()
 
     def _take(self, snapshot: Snapshot, seconds: float) -> None:
         """Count the threads of one snapshot, which took ``seconds``."""
         counts: Counter[int] = Counter()  # keyed by id(), because hashing a stack is expensive
-        met: dict[int, Stack] = {}
+        met: dict[int, ClassifiedStack] = {}
         kinds = {}
         groups: dict[tuple[str, int], list[int]] = {}
-        busy: list[tuple[str, Stack, Thread]] = []
+        busy: list[tuple[str, ClassifiedStack, Thread]] = []
         used: dict[_SeenKey, _Seen] = {}
+        new: dict[tuple[int, str, Trust], ClassifiedStack] = {}
         before = self._kinds
         # ``tid`` is the thread id on the host, ``ns_tid`` is the one in the server's pid namespace. /proc
-        # shows ``ns_tid`` if we share a pid namespace with the server.
+        # shows ``ns_tid`` if this process is in the same pid namespace as the server.
         as_seen = any(thread.tid == self._target.pid for thread in snapshot.threads)
         for thread in snapshot.threads:
             frames = thread.frames
@@ -262,8 +300,10 @@ class WaitsCollector:
             key = id(frames), thread.wait, thread.trust, thread.comm
             seen = self._seen.get(key)
             if seen is None:
-                stack = Stack.of(thread.wait, thread.trust, frames)
+                stack = new.get(key[:3]) or ClassifiedStack.of(thread.wait, thread.trust, frames)
+                new[key[:3]] = stack
                 seen = self._seen[key] = _Seen(stack, default_kinds().of(frames, thread.comm))
+                self._seen_frames += len(frames)
             used[key] = seen
             stack = seen.stack
             counts[id(stack)] += 1
@@ -273,8 +313,10 @@ class WaitsCollector:
             groups.setdefault((name, id(stack)), []).append(thread.ns_tid)
             if is_busy(thread):
                 busy.append((name, stack, thread))
-        if len(self._seen) > 2 * len(used) + _SPARE_STACKS:
-            self._seen = used
+        frames_used = sum(len(one.stack.frames) for one in used.values())
+        many_frames = self._seen_frames > 2 * frames_used + _SPARE_FRAMES
+        if many_frames or len(self._seen) > 2 * len(used) + _SPARE_STACKS:
+            self._seen, self._seen_frames = used, frames_used
         self._kinds = kinds
         if self._on_kinds is not None:
             self._on_kinds()
@@ -282,10 +324,9 @@ class WaitsCollector:
         for (name, number), tids in groups.items():
             threads[met[number].wait, _KIND_LABEL.get(name, "background")] += len(tids)
         with self._lock:
-            longest = _LONGEST_GAP * self._interval_s
-            weight = self._tally.add(snapshot, threads, self._clock(), seconds, longest)
+            weight = self._tally.add(snapshot, threads, self._clock(), seconds, self._longest_gap_s())
             self._failure = None
-        by_stack: Counter[Stack] = Counter()
+        by_stack: Counter[ClassifiedStack] = Counter()
         for number, stack in met.items():  # equal stacks may be several objects, if thread names differ
             by_stack[stack] += counts[number]
         self._profiles.add(snapshot.taken_at, by_stack, snapshot.duration_ms)
@@ -299,7 +340,7 @@ class WaitsCollector:
 
 
 class _Tally:
-    """The exported numbers. Every wait class and every trust level is always present.
+    """The exported values. Every wait class and every trust level is always present.
 
     ``_threads`` is keyed by wait class and kind of thread. ``client`` is present in all classes; other kinds
     are present once one of their threads has been in the class.
@@ -326,8 +367,8 @@ class _Tally:
     ) -> float:
         """Add one snapshot, which took ``seconds``. ``threads`` counts the threads by ``(wait class, kind)``.
 
-        The seconds since the previous snapshot, at most ``longest_gap``, are attributed to each thread of the
-        new one. Return them.
+        Attribute the seconds since the previous snapshot, at most ``longest_gap``, to each thread of the new
+        one, and return this number of seconds.
         """
         gap = min(now - self.ended_at, longest_gap) if self.snapshots else 0.0
         self._threads = dict.fromkeys(self._threads, 0) | dict(threads)

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from innoscope.common.errors import InnoscopeError
-    from innoscope.probes.latency.shares import Breakdown, DigestBreakdown, Stack, Statement
-    from innoscope.probes.trace.costs import Cost
+    from innoscope.probes.latency.shares import BlockedStack, Breakdown, DigestBreakdown, StatementLatency
+    from innoscope.probes.trace.model import Cost
 
 #: Default duration, in seconds.
 SECONDS: Final = 10.0
-#: The wait class of time off the CPU for which no stack was captured.
+#: The wait class of blocked time for which no stack was captured.
 NO_STACK: Final = "stack_not_taken"
 #: The digest of a query whose text is unknown.
 UNKNOWN: Final = "?"
@@ -28,8 +28,9 @@ UNKNOWN: Final = "?"
 class LatencyOptions:
     """The duration in seconds, and the budget as a share of the server's CPUs.
 
-    ``commands`` are the names of commands. ``members`` are the offsets in a THD of the connection's id, and
-    of the address and the length of its statement's text. Without them, prepared statements have no digests.
+    ``commands`` maps command numbers to names. ``members`` are the offsets in a THD of the connection's id,
+    and of the address and the length of its statement's text. Without them, prepared statements have no
+    digests.
     """
 
     seconds: float = SECONDS
@@ -40,7 +41,7 @@ class LatencyOptions:
 
 @dataclass
 class LatencyResult:
-    """The sampled statements, one in ``every`` of ``total`` at random. ``began_at`` is Unix time.
+    """The sampled statements: one in ``every`` of ``total``, at random. ``began_at`` is Unix time.
 
     ``texts`` contains the text of each digest. ``hits`` counts the commands that began in the ``probed_s``
     seconds while the probes were attached, and ``stacks`` the stacks that were copied.
@@ -51,7 +52,7 @@ class LatencyResult:
     seconds: float = 0.0
     every: int = 1
     total: int = 0
-    statements: list[Statement] = field(default_factory=list)
+    statements: list[StatementLatency] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     probed_s: float = 0.0
     hits: int = 0
@@ -64,7 +65,7 @@ class LatencyResult:
 
     @property
     def spent(self) -> float:
-        """Return the CPU seconds that the profile cost the server, without those of context switches."""
+        """Return the CPU seconds that the profile cost the server, excluding its cost at context switches."""
         return self.cost.spent(self.hits, self.stacks, self.probed_s)
 
     @cached_property
@@ -78,6 +79,9 @@ class LatencyResult:
         return by_digest(self.statements)
 
     @cached_property
-    def slow_stacks(self) -> list[tuple[Stack, float]]:
-        """Return the stacks of the p99 statements with their blocked time in ns, the longest times first."""
+    def slow_stacks(self) -> list[tuple[BlockedStack, float]]:
+        """Return the stacks of statements that took p99 or longer, those with the most blocked time first.
+
+        The times are nanoseconds per such statement.
+        """
         return tail_stacks(self.statements)

@@ -17,8 +17,8 @@ from innoscope.probes.latency.model import LatencyResult
 from innoscope.probes.latency.sampler import Digests, Sampler
 from innoscope.probes.trace import costs
 from innoscope.probes.trace.functions import choose
-from innoscope.probes.trace.model import NotTraceable, TooHot, TraceOptions
-from innoscope.probes.trace.session import Session
+from innoscope.probes.trace.model import MIN_STACKS_PER_S, NotTraceable, TooHot, TraceOptions
+from innoscope.probes.trace.session import TraceSession
 from innoscope.sampling.profile.run import POLL_S, open_process
 from innoscope.target.container import require_host_pids
 from innoscope.target.native_errors import gone
@@ -26,10 +26,9 @@ from innoscope.target.native_errors import gone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.probes.catalog import Command
+    from innoscope.probes.catalog import CommandArguments
     from innoscope.probes.latency.model import LatencyOptions
-    from innoscope.probes.trace.costs import Cost
-    from innoscope.probes.trace.model import TracedFunction
+    from innoscope.probes.trace.model import Cost, TracedFunction
     from innoscope.sampling.profile.setup import Naming
     from innoscope.target.model import Target
 
@@ -37,17 +36,19 @@ if TYPE_CHECKING:
 
 #: The catalog's probe of the function that executes a command.
 _PROBE: Final = "statement"
-#: The trial ends after this many commands or seconds.
+#: Number of commands after which the trial ends.
 _ENOUGH_HITS: Final = 2000
+#: Seconds after which the trial ends in any case.
 _TRIAL_S: Final = 0.25
 #: Seconds for which the number of waits per statement is measured. Statements from that time are dropped.
 _WARM_UP_S: Final = 0.3
-#: The number of waits per statement that is assumed until then.
+#: The number of waits per statement that is assumed until it has been measured.
 _USUAL_WAITS: Final = 5.0
-#: Maximum number of stacks per second, and of sampled statements.
+#: Maximum number of stacks per second.
 _MAX_STACKS_PER_S: Final = 2000.0
+#: Maximum number of sampled statements per second.
 _MAX_STATEMENTS_PER_S: Final = 1000.0
-#: Maximum number of statements, which are kept in memory until the end.
+#: Maximum number of sampled statements, which are kept in memory until the end.
 _MAX_STATEMENTS: Final = 100_000
 #: After the trial, the cost averaged over _BURST_S seconds may reach _BURST times the budget.
 _BURST: Final = 2.0
@@ -84,8 +85,11 @@ def _in_process(sampler: Sampler, options: LatencyOptions, cost: Cost, progress:
         os.close(process)
 
 
-def _find(target: Target) -> tuple[TracedFunction, Command]:
-    """Return the function that executes a command, and its arguments. Raise NotTraceable."""
+def _find(target: Target) -> tuple[TracedFunction, CommandArguments]:
+    """Return the function that executes a command, and its arguments.
+
+    Raise NotTraceable if the catalog lacks them, or if the function must not have a return probe.
+    """
     chosen = choose(target, _PROBE)
     command = default_catalog().command(target.flavour, target.version)
     if command is None or chosen.timed is None:
@@ -99,22 +103,25 @@ def _find(target: Target) -> tuple[TracedFunction, Command]:
 
 
 def _cost(target: Target, chosen: TracedFunction) -> Cost:
-    """Measure the cost with the programs of a trace, which do as much work on each call."""
+    """Measure the cost with the programs of a trace, which do as much work per call as the sampler's."""
     options = TraceOptions(callers=True)
-    with closing(Session(target, chosen, options, timed=True)) as session:
+    with closing(TraceSession(target, chosen, options, timed=True)) as session:
         return costs.measure(session, chosen, timed=True)
 
 
 def affordable_stacks(cost: Cost, rate: float, budget: float) -> float:
-    """Return the number of stacks per second for which ``rate`` statements/s leave room in the budget."""
+    """Return the number of stacks per second for which ``rate`` statements/s leave room in the budget.
+
+    It is at least MIN_STACKS_PER_S, even if that exceeds the budget, and at most _MAX_STACKS_PER_S.
+    """
     if not cost.stack_s:
         return _MAX_STACKS_PER_S
     room = (budget - cost.share(rate)) * cost.cpus / cost.stack_s
-    return max(costs.MIN_STACKS_PER_S, min(_MAX_STACKS_PER_S, room))
+    return max(MIN_STACKS_PER_S, min(_MAX_STACKS_PER_S, room))
 
 
 def choose_every(rate: float, waits: float, stacks_per_s: float, seconds: float) -> int:
-    """Return N for sampling one in N of ``rate`` statements/s, which have ``waits`` on average."""
+    """Return N for sampling one in N of ``rate`` statements/s, which wait ``waits`` times on average."""
     most = min(_MAX_STATEMENTS_PER_S, _MAX_STATEMENTS / 2 / seconds)
     affordable = min(most, stacks_per_s / max(waits, 0.5))
     return max(1, math.ceil(rate / affordable))
@@ -175,7 +182,10 @@ class _Run:
         result.notes += sampler.notes
 
     def _try(self) -> float:
-        """Count commands until their rate can be estimated, and return it. Raise NoSuchProcess."""
+        """Count commands until their rate can be estimated, and return the rate per second.
+
+        Raise NoSuchProcess if the server exits.
+        """
         before, since = self._sampler.hits, time.monotonic()
         while True:
             if self._watch.poll(5):
@@ -185,13 +195,13 @@ class _Run:
                 return hits / (now - since)
 
     def _judge(self, rate: float) -> None:
-        share, budget = self._cost.share(rate, costs.MIN_STACKS_PER_S), self._options.budget
+        share, budget = self._cost.share(rate, MIN_STACKS_PER_S), self._options.budget
         if share > budget:
             self._sampler.close()
             raise refusal(rate, share, budget, self._cost)
 
     def _settle_every(self, stacks_per_s: float) -> None:
-        """Choose N from the statements so far. They are dropped, so that all others have the same weight."""
+        """Choose N from the statements so far, and drop them, so that all samples have the same weight."""
         rate = self._rate()
         waits = self._sampler.stacks / max(self._sampled, 1)
         self._result.every = choose_every(rate, waits, stacks_per_s, self._options.seconds)
@@ -252,7 +262,7 @@ class _Run:
 
 
 def refusal(rate: float, share: float, budget: float, cost: Cost) -> TooHot:
-    """Return the error if there are too many statements."""
+    """Return the error for a server that executes too many statements."""
     return TooHot(
         f"the server executes {rate:,.0f} statements per second: probing them at {cost.call_s * 1e6:.1f} µs "
         f"of the server's time each would cost {share:.1%} of its {cost.cpus:g} CPUs; the budget is "

@@ -1,4 +1,4 @@
-"""Sample statements at their boundaries, and the waits in between, by BPF programs."""
+"""Sample statements and the waits within them, with BPF programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
 from innoscope.probes.latency.model import NO_STACK, UNKNOWN
-from innoscope.probes.latency.shares import Stack, Statement
+from innoscope.probes.latency.shares import BlockedStack, StatementLatency
 from innoscope.sampling.classify import default_classifier
 from innoscope.sampling.profile.model import RUNNABLE
 from innoscope.sampling.profile.naming import ThreadBuilder
@@ -21,36 +21,37 @@ from innoscope.target.native_errors import translating
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from innoscope.probes.catalog import Command
+    from innoscope.probes.catalog import CommandArguments
     from innoscope.probes.trace.model import TracedFunction
     from innoscope.sampling.profile.setup import Naming
     from innoscope.target.model import Target
 
 _RING_BYTES: Final = 32 << 20
 _MIN_THREADS: Final = 16384
-#: The numbers of COM_QUERY and COM_STMT_EXECUTE.
-_QUERY: Final = 3
-_EXECUTE: Final = 23
+_QUERY: Final = 3  # COM_QUERY
+_EXECUTE: Final = 23  # COM_STMT_EXECUTE
 #: Initial maximum number of stacks per thread in one window of 134 ms. It is higher than in a profile,
 #: because statements are sampled instead of waits: all waits of a sampled statement should have a stack.
 _INITIAL_LIMIT: Final = 64
-#: Snapshots capture the stacks of long waits that were not sampled.
+#: Share of one CPU that snapshots may use. Snapshots capture the stacks of long waits that were not sampled.
 _SNAPSHOT_CPU_SHARE: Final = 0.01
+#: Minimum seconds between two snapshots.
 _MIN_PAUSE_S: Final = 0.02
-_NO_STACK: Final = Stack(NO_STACK, ())
+_NO_STACK: Final = BlockedStack(NO_STACK, ())
 
 
 class Sampler:
     """The programs and probes of a latency profile. ``close``, or any exit of this process, detaches them.
 
-    Raises NoRights, KernelUnable or NoSuchProcess.
+    Raise NoRights if we are not allowed to profile the server, KernelUnable if the kernel does not support
+    this, or NoSuchProcess if the server has exited.
     """
 
     def __init__(
         self,
         target: Target,
         chosen: TracedFunction,
-        command: Command,
+        command: CommandArguments,
         naming: Naming,
         members: tuple[int, int, int] | None = None,
     ) -> None:
@@ -74,7 +75,7 @@ class Sampler:
         self._probes: list[_native.Uprobe] = []
         self._next_snapshot_at = 0.0
         self._taken = 0
-        self._stacks: dict[_native.Place, Stack] = {}
+        self._stacks: dict[_native.Place, BlockedStack] = {}
 
     @property
     def hits(self) -> int:
@@ -83,12 +84,12 @@ class Sampler:
 
     @property
     def stacks(self) -> int:
-        """Return the number of stacks that were copied: statements and stacks have two records each."""
+        """Return the number of copied stacks. Each statement and each stack produces two records."""
         return max(0, self._samples.taken.records // 2 - self._taken)
 
     @property
     def lost(self) -> int:
-        """Return the numbers of lost records and of dropped statements."""
+        """Return the number of lost records and events, plus the number of dropped statements."""
         return self._program.lost + self._samples.missing_statements[1]
 
     @property
@@ -108,7 +109,7 @@ class Sampler:
                 )
 
     def begin(self, every: int, stacks_per_s: float) -> None:
-        """Sample one statement in ``every`` from now on, and about ``stacks_per_s`` stacks at most."""
+        """Start sampling one statement in ``every``, and up to about ``stacks_per_s`` stacks per second."""
         self._limit = StackLimit(stacks_per_s, _INITIAL_LIMIT)
         with translating(self.target.pid):
             self._program.follow(self._limit.value)
@@ -118,7 +119,7 @@ class Sampler:
         self._next_snapshot_at = self._limit.since + _MIN_PAUSE_S
 
     def set_every(self, every: int) -> None:
-        """Sample one statement in ``every`` from now on."""
+        """Sample one statement in ``every`` from now on. Reset the limit on stacks to its initial value."""
         self._limit.value = _INITIAL_LIMIT
         with translating(self.target.pid):
             self._program.set_most(self._limit.value)
@@ -151,6 +152,7 @@ class Sampler:
             self._program.end()
             self._detach()
             self._samples.read()
+        self.notes += self._samples.notes
 
     def take(self) -> list[_native.SampledStatement]:
         """Return the statements that have ended since the last call."""
@@ -158,22 +160,22 @@ class Sampler:
         self._taken += len(taken)
         return taken
 
-    def waits(self, statement: _native.SampledStatement) -> dict[Stack, int]:
+    def waits(self, statement: _native.SampledStatement) -> dict[BlockedStack, int]:
         """Return the blocked time of a statement by stack, in nanoseconds."""
-        found: dict[Stack, int] = {}
+        found: dict[BlockedStack, int] = {}
         for place, blocked_ns in statement.waits:
             stack = self._stack(statement.tid, place)
             found[stack] = found.get(stack, 0) + blocked_ns
         return found
 
-    def _stack(self, tid: int, place: _native.Place | None) -> Stack:
+    def _stack(self, tid: int, place: _native.Place | None) -> BlockedStack:
         if place is None:
             return _NO_STACK
         stack = self._stacks.get(place)
         if stack is None:
             thread = self._builder.blocked(tid, self._samples.comms().get(tid, ""), place)
             frames = default_classifier().server_frames(thread.frames)
-            stack = self._stacks[place] = Stack(thread.wait, tuple(frame.label for frame in frames))
+            stack = self._stacks[place] = BlockedStack(thread.wait, tuple([frame.label for frame in frames]))
         return stack
 
     def prepared_digest(self, prepared: tuple[int, int]) -> tuple[str, str] | None:
@@ -190,7 +192,7 @@ class Sampler:
 
 
 class Digests:
-    """The ids and texts of the digests of statements."""
+    """The ids and texts of the sampled statements' digests."""
 
     def __init__(self, commands: Mapping[int, str]) -> None:
         self._commands = commands
@@ -198,13 +200,15 @@ class Digests:
         self._prepared: dict[str, tuple[int, int]] = {}
         self.texts: dict[str, str] = {}
 
-    def statement(self, statement: _native.SampledStatement, waits: dict[Stack, int]) -> Statement:
+    def statement(
+        self, statement: _native.SampledStatement, waits: dict[BlockedStack, int]
+    ) -> StatementLatency:
         """Return the statement with its digest's id, and with its times by class and by stack."""
         spent = times(statement, waits)
-        return Statement(self._id(statement), sum(spent.values()), spent, waits)
+        return StatementLatency(self._id(statement), sum(spent.values()), spent, waits)
 
     def _id(self, statement: _native.SampledStatement) -> str:
-        """Return the id of a statement's digest; for other commands, their name.
+        """Return the id of a statement's digest, UNKNOWN for a query without text, or the command's name.
 
         The id of a prepared statement whose text is unknown is provisional, until ``resolve``.
         """
@@ -226,9 +230,12 @@ class Digests:
         return f"({self._commands.get(command, f'command {command}')})"
 
     def resolve(
-        self, statements: list[Statement], digest: Callable[[tuple[int, int]], tuple[str, str] | None]
-    ) -> list[Statement]:
-        """Replace the provisional ids of prepared statements with those of the digests that are now known."""
+        self, statements: list[StatementLatency], digest: Callable[[tuple[int, int]], tuple[str, str] | None]
+    ) -> list[StatementLatency]:
+        """Replace the provisional ids of prepared statements with the ids of their digests.
+
+        If a digest is still unknown, use the command's name instead.
+        """
         ids = {}
         for provisional, prepared in self._prepared.items():
             texts = digest(prepared)
@@ -239,7 +246,7 @@ class Digests:
         ]
 
 
-def times(statement: _native.SampledStatement, waits: Mapping[Stack, int]) -> dict[str, int]:
+def times(statement: _native.SampledStatement, waits: Mapping[BlockedStack, int]) -> dict[str, int]:
     """Return the time of a statement by wait class, in nanoseconds; the sum is its wall time."""
     wall = statement.ended - statement.began
     off = min(wall, statement.blocked_ns + statement.runnable_ns)
@@ -249,6 +256,6 @@ def times(statement: _native.SampledStatement, waits: Mapping[Stack, int]) -> di
     return {wait: spent for wait, spent in found.items() if spent}
 
 
-def _places(command: Command) -> list[tuple[int, int | None]]:
+def _places(command: CommandArguments) -> list[tuple[int, int | None]]:
     places = (command.command, command.text, command.length, command.thd, command.prepared)
     return [(place.arg, place.at) for place in places]

@@ -1,4 +1,4 @@
-"""Compute what the latency of statements, its variance and its p99 consist of (docs/latency.md).
+"""Break down the latency of statements, its variance and its p99 by wait class (docs/latency.md).
 
 The decomposition of the variance follows the idea of VProfiler (J. Huang, B. Mozafari, T. F. Wenisch:
 Statistical Analysis of Latency Through Semantic Profiling, EuroSys 2017, doi:10.1145/3064176.3064179): the
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TAIL: Final = 0.99
 
 
-class Stack(NamedTuple):
+class BlockedStack(NamedTuple):
     """A wait class, and the functions of a stack, innermost first."""
 
     wait: str
@@ -27,7 +27,7 @@ class Stack(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class StatementLatency:
     """One sampled statement. The times by wait class, in nanoseconds, add up to its latency ``wall_ns``.
 
     ``stacks`` contains the blocked time by stack.
@@ -36,12 +36,12 @@ class Statement:
     digest: str
     wall_ns: int
     times: Mapping[str, int]
-    stacks: Mapping[Stack, int] = field(default_factory=dict)
+    stacks: Mapping[BlockedStack, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClassShare:
-    """The shares of one wait class. Over all classes, each share adds up to 1.
+    """The shares of one wait class. Each kind of share adds up to 1 over all classes.
 
     ``variance`` and ``excess`` are None if all statements took equally long.
     """
@@ -56,8 +56,9 @@ class ClassShare:
 class Breakdown:
     """The latency of a set of statements in nanoseconds, and the shares of its wait classes.
 
-    ``tail`` is the number of statements that took p99 or longer, and ``tail_mean`` their mean. ``shares`` has
-    one element per wait class: largest contribution to the p99 excess first, then to the mean.
+    ``tail`` is the number of statements that took p99 or longer, and ``tail_mean`` their mean latency.
+    ``shares`` has one element per wait class, sorted by the share of the excess, then by the share of the
+    mean, largest first.
     """
 
     count: int
@@ -72,7 +73,7 @@ class Breakdown:
 
     @property
     def excess(self) -> float:
-        """Return by how much the mean of the p99 statements exceeds the mean of all, in nanoseconds."""
+        """Return the mean latency of statements of p99 or longer minus the mean of all, in nanoseconds."""
         return self.tail_mean - self.mean
 
 
@@ -86,11 +87,11 @@ class DigestBreakdown:
 
 
 def quantile(ordered: Sequence[int], fraction: float) -> int:
-    """Return the smallest value such that ``fraction`` of all are at most as large (nearest rank)."""
+    """Return the smallest value that at least ``fraction`` of the values do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
 
 
-def analyze(statements: Sequence[Statement]) -> Breakdown:
+def analyze(statements: Sequence[StatementLatency]) -> Breakdown:
     """Return the breakdown of at least one statement."""
     ordered = sorted(statement.wall_ns for statement in statements)
     p99 = quantile(ordered, _TAIL)
@@ -110,11 +111,11 @@ def analyze(statements: Sequence[Statement]) -> Breakdown:
     )
 
 
-def _tail(statements: Sequence[Statement], p99: int) -> list[Statement]:
+def _tail(statements: Sequence[StatementLatency], p99: int) -> list[StatementLatency]:
     return [statement for statement in statements if statement.wall_ns >= p99]
 
 
-def tail_stacks(statements: Sequence[Statement]) -> list[tuple[Stack, float]]:
+def tail_stacks(statements: Sequence[StatementLatency]) -> list[tuple[BlockedStack, float]]:
     """Return the stacks of the statements that took p99 or longer, those with the most blocked time first.
 
     The times are nanoseconds per such statement.
@@ -122,14 +123,14 @@ def tail_stacks(statements: Sequence[Statement]) -> list[tuple[Stack, float]]:
     if not statements:
         return []
     tail = _tail(statements, quantile(sorted(statement.wall_ns for statement in statements), _TAIL))
-    times: Counter[Stack] = Counter()
+    times: Counter[BlockedStack] = Counter()
     for statement in tail:
         times.update(statement.stacks)
     return [(stack, spent / len(tail)) for stack, spent in times.most_common()]
 
 
 def _shares(
-    statements: Sequence[Statement], tail: Sequence[Statement], mean: float, excess: float
+    statements: Sequence[StatementLatency], tail: Sequence[StatementLatency], mean: float, excess: float
 ) -> Iterable[ClassShare]:
     deviations = [statement.wall_ns - mean for statement in statements]
     variance = math.fsum(deviation * deviation for deviation in deviations)
@@ -155,13 +156,13 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def by_digest(statements: Sequence[Statement]) -> list[DigestBreakdown]:
+def by_digest(statements: Sequence[StatementLatency]) -> list[DigestBreakdown]:
     """Return the breakdown of each digest.
 
-    The digests with the most time in the slowest statements of all come first, then those with the highest
-    p99.
+    Digests are sorted by the time of their statements that took the p99 of all statements or longer, then by
+    their own p99, largest first.
     """
-    groups: defaultdict[str, list[Statement]] = defaultdict(list)
+    groups: defaultdict[str, list[StatementLatency]] = defaultdict(list)
     for statement in statements:
         groups[statement.digest].append(statement)
     p99 = quantile(sorted(statement.wall_ns for statement in statements), _TAIL) if statements else 0

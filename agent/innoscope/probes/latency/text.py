@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from innoscope.common import sanitize
 from innoscope.probes.latency.model import NO_STACK
 from innoscope.probes.trace.latency import duration
-from innoscope.sampling.classify import label
+from innoscope.sampling.classify import label, server_functions
 from innoscope.sampling.render import words
 
 if TYPE_CHECKING:
@@ -17,24 +18,29 @@ if TYPE_CHECKING:
     from innoscope.probes.latency.shares import Breakdown, ClassShare
     from innoscope.target.model import Target
 
-#: Number of wait classes and of digests in the tables.
+#: Maximum number of wait classes in the table.
 _CLASSES: Final = 10
+#: Default maximum number of digests in the table.
 DIGESTS: Final = 10
-#: Number of wait classes in a sentence, and the smallest share that it mentions.
+#: Maximum number of wait classes in a sentence.
 _NAMED: Final = 3
+#: The smallest share that a sentence mentions.
 _LEAST: Final = 0.05
-#: The smallest share in the table of wait classes.
+#: A wait class is listed if at least one of its shares is this large.
 _LEAST_SHOWN: Final = 0.005
-#: With fewer statements, p99 is the slowest one.
+#: Minimum number of statements for a p99. With fewer, p99 is the slowest statement.
 _ENOUGH: Final = 100
 _MS: Final = 1e6
 _DIGEST_CHARS: Final = 100
 
 
 def lines(
-    result: LatencyResult, target: Target, limit: int = DIGESTS, *, stacks: bool = False
+    result: LatencyResult, target: Target, limit: int = DIGESTS, *, stacks: bool = False, full: bool = False
 ) -> Iterator[str]:
-    """Yield the whole report, with at most ``limit`` digests, and as many stacks of slow statements."""
+    """Yield the whole report, with at most ``limit`` digests and ``limit`` stacks of slow statements.
+
+    If ``full`` is false, stacks begin at the server's own innermost function.
+    """
     yield headline(result)
     yield words.server(target)
     for note in notes(result):
@@ -48,7 +54,7 @@ def lines(
     yield from _digests(result, limit)
     if stacks:
         yield ""
-        yield from _stacks(result, limit)
+        yield from _stacks(result, limit, full=full)
 
 
 def headline(result: LatencyResult) -> str:
@@ -86,8 +92,7 @@ def notes(result: LatencyResult) -> Iterator[str]:
             f"{'is' if one else 'are'} not included"
         )
     if result.lost:
-        what = "record was" if result.lost == 1 else "records were"
-        yield f"{result.lost:,} {what} lost: the ring buffer was full"
+        yield words.lost_records(result.lost)
 
 
 def sentence(found: Breakdown) -> str:
@@ -135,12 +140,16 @@ def _digests(result: LatencyResult, limit: int) -> Iterator[str]:
         yield f"… {hidden:,} more {'digest' if hidden == 1 else 'digests'}"
 
 
-def _stacks(result: LatencyResult, limit: int) -> Iterator[str]:
+def _stacks(result: LatencyResult, limit: int, *, full: bool) -> Iterator[str]:
+    merged: dict[tuple[str, str], float] = {}
+    for stack, spent in result.slow_stacks:
+        functions = stack.functions if full else server_functions(stack.functions, stack.wait)
+        key = stack.wait, sanitize.line(",".join(functions)) or "-"
+        merged[key] = merged.get(key, 0.0) + spent
     yield "ms per slow statement  time  stack, innermost function first"
-    for stack, spent in result.slow_stacks[:limit]:
-        functions = sanitize.line(",".join(stack.functions)) or "-"
-        yield f"{spent / _MS:21,.3f}  {_label(stack.wait)}  {functions}"
-    if (hidden := len(result.slow_stacks) - limit) > 0:
+    for (wait, text), spent in sorted(merged.items(), key=itemgetter(1), reverse=True)[:limit]:
+        yield f"{spent / _MS:21,.3f}  {_label(wait)}  {text}"
+    if (hidden := len(merged) - limit) > 0:
         yield f"… {hidden:,} more {'stack' if hidden == 1 else 'stacks'}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.probes.trace.session import REAL
-from innoscope.sampling.fold import Report, SampleType, Unit
+from innoscope.sampling.fold import SampleType, StackReport, Unit
 from innoscope.sampling.missing_names import missing_names
 from innoscope.sampling.model import Trust
 from innoscope.target.native_errors import translating
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 CALLS: Final = Unit("calls", SampleType("calls", "count"))
-#: The trust level that the Rust core assigns to a stack copied during the call. It is reported as exact.
+#: The trust level that the Rust core assigns to a stack copied during the call. Such a stack is reported as
+#: exact.
 _SOUND: Final = Trust.ON_CPU
 
 
 class Callers:
-    """Reads stacks from a ring buffer. Raises InnoscopeError."""
+    """A reader of the stacks in a ring buffer.
+
+    Raise InnoscopeError if the Rust core reports an error, as ``translating`` does.
+    """
 
     def __init__(self, target: Target, ring: int) -> None:
         self._target = target
@@ -35,9 +39,9 @@ class Callers:
         with translating(self._target.pid):
             self._samples.read()
 
-    def report(self, headline: str) -> Report:
-        """Return the folded stacks. The weight of a stack is the number of calls since the previous one."""
-        report = Report(self._target, unit=CALLS)
+    def report(self, headline: str) -> StackReport:
+        """Return the folded stacks, each weighted by the number of calls since the previous copied stack."""
+        report = StackReport(self._target, unit=CALLS)
         report.headline = headline
         report.snapshots, report.method = 1, "bpf"
         report.started_at, report.ended_at = self._began, time.time()
@@ -50,7 +54,8 @@ class Callers:
             found = frames[stack]
             level = Trust.EXACT if trust is _SOUND else trust
             report.count("calls", level, tuple([frame.label for frame in found]), found, calls)
-        report.notes |= dict.fromkeys(missing_names(self._target, self._samples.modules, frames.values()))
+        notes = missing_names(self._target, self._samples.modules, frames.values())
+        report.notes |= dict.fromkeys((*self._samples.notes, *notes))
         return report
 
     @property

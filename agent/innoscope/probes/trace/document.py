@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from innoscope.common.samples import Histogram
     from innoscope.probes.trace.model import TraceResult, Values
     from innoscope.probes.trace.server_pace import Loss
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
     from innoscope.target.model import Target
 
 SCHEMA = 1
@@ -70,7 +70,7 @@ def _values(values: Values) -> dict[str, Any]:
     }
 
 
-def _callers(result: TraceResult, report: Report) -> dict[str, Any]:
+def _callers(result: TraceResult, report: StackReport) -> dict[str, Any]:
     return {
         "stacks_taken": result.stacks_taken,
         "held_back": result.stacks_held_back,

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import NoSuchProcess
-from innoscope.probes.catalog import Catalog, default_catalog
-from innoscope.probes.mangling import is_copy, is_partial, is_symbol_of, symbol_prefixes
-from innoscope.probes.symbol_resolution import Missing, Placed, place
+from innoscope.probes.catalog import ProbeCatalog, default_catalog
+from innoscope.probes.mangling import is_copy, is_part, is_symbol_of, symbol_prefixes
+from innoscope.probes.symbol_resolution import MissingProbe, Placed, place
 from innoscope.probes.trace import hot, suggestions
 from innoscope.probes.trace.model import Ambiguous, NotTraceable, TracedFunction
 from innoscope.target.native_errors import reading_files
-from innoscope.target.symbols.advice import remedy
+from innoscope.target.symbols.advice import COMPLETE, remedy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,8 +29,9 @@ _GLOB: Final = frozenset("*?[")
 def choose(target: Target, function: str) -> TracedFunction:
     """Return the function with all its live copies.
 
-    Raise NotTraceable (its remedy lists similar names, or shows how to get symbols for a stripped server),
-    Ambiguous, NoSuchProcess or NoRights.
+    Raise NotTraceable if it is not found or never called (the remedy lists similar names, or shows how to get
+    symbols for a stripped server), Ambiguous if several functions match, NoSuchProcess if the server has
+    exited, or NoRights if we are not allowed to access it.
     """
     catalog = default_catalog()
     if function in catalog.probes:
@@ -49,7 +50,7 @@ def choose(target: Target, function: str) -> TracedFunction:
     return _chosen(target, function, file.path, places, catalog)
 
 
-def _from_catalog(target: Target, probe: Probe, catalog: Catalog) -> TracedFunction:
+def _from_catalog(target: Target, probe: Probe, catalog: ProbeCatalog) -> TracedFunction:
     placement = place(target, [probe])
     for missing in placement.missing:
         raise _missing(missing)
@@ -69,12 +70,12 @@ def _from_catalog(target: Target, probe: Probe, catalog: Catalog) -> TracedFunct
     )
 
 
-def _safe_reason(placed: Placed, catalog: Catalog) -> str | None:
+def _safe_reason(placed: Placed, catalog: ProbeCatalog) -> str | None:
     returns = placed.site.returns
     return returns if returns in catalog.safe else None
 
 
-def _missing(missing: Missing) -> NotTraceable:
+def _missing(missing: MissingProbe) -> NotTraceable:
     instead = f"instead: {missing.instead}" if missing.instead else None
     remedy = "\n".join(filter(None, (missing.remedy, instead))) or "innoscope probes list"
     return NotTraceable(f"{missing.probe.name}: {missing.reason}", remedy=remedy)
@@ -100,7 +101,7 @@ def _matching_glob(file: _native.CodeFile, function: str) -> list[Function]:
 
 
 def _distinct(places: Iterable[Function]) -> list[Function]:
-    """Return one Function per address, because a function may have several symbols."""
+    """Return one Function per address, because a function may have several symbols. Omit ``.cold`` parts."""
     found: dict[int, Function] = {}
     for each in places:
         if ".cold" not in each.symbol:
@@ -142,7 +143,7 @@ def _without_dead_copies(file: _native.CodeFile, places: list[Function]) -> tupl
 def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotTraceable:
     names = suggestions.names(file, function)
     near = [f"similar names: {', '.join(names)}"] if names else []
-    if file.symbols_from in {"symtab", "debug-file"}:
+    if file.symbols_from in COMPLETE:
         return NotTraceable(
             f"{function}: no such function in this build (misspelled, inlined or of another version)",
             remedy="\n".join([*near, "innoscope probes list shows the functions of the catalog"]),
@@ -155,7 +156,7 @@ def _not_found(target: Target, file: _native.CodeFile, function: str) -> NotTrac
 
 
 def _chosen(
-    target: Target, function: str, path: str, places: tuple[Function, ...], catalog: Catalog
+    target: Target, function: str, path: str, places: tuple[Function, ...], catalog: ProbeCatalog
 ) -> TracedFunction:
     found = _in_catalog(target, catalog, places)
     known = hot.find(places[0].symbol)
@@ -176,7 +177,9 @@ def _chosen(
     )
 
 
-def _in_catalog(target: Target, catalog: Catalog, places: Sequence[Function]) -> list[tuple[Probe, Site]]:
+def _in_catalog(
+    target: Target, catalog: ProbeCatalog, places: Sequence[Function]
+) -> list[tuple[Probe, Site]]:
     """Return the catalog's probes that cover all copies of a function, ``places``, on this server."""
     found = []
     for probe in catalog.probes.values():
@@ -192,6 +195,6 @@ def _notes(places: Sequence[Function]) -> tuple[str, ...]:
     notes = []
     if len(places) > 1:
         notes.append(f"all copies are traced: {', '.join(each.symbol for each in places)}")
-    if all(is_partial(each.symbol) for each in places):
+    if all(is_part(each.symbol) for each in places):
         notes.append("counts only some of the calls: the rest is inlined")
     return tuple(notes)

@@ -25,7 +25,7 @@ class Hot(Entry, frozen=True):
         return is_symbol_of(symbol, self.functions)
 
 
-class File(Entry, frozen=True):
+class HotFile(Entry, frozen=True):
     """The contents of hot.yaml."""
 
     version: Literal[1]
@@ -34,8 +34,8 @@ class File(Entry, frozen=True):
 
 @cache
 def default_hot() -> tuple[Hot, ...]:
-    """Return the installed list. Raise BadFile."""
-    return read_yaml(catalog_path("hot.yaml"), File).hot
+    """Return the installed list. Raise BadFile if it cannot be read or is invalid."""
+    return read_yaml(catalog_path("hot.yaml"), HotFile).hot
 
 
 def find(symbol: str) -> Hot | None:

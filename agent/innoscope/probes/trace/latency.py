@@ -30,7 +30,7 @@ def quantile(histogram: Histogram, fraction: float) -> float:
 
 
 def duration(nanoseconds: float) -> str:
-    """Format a duration with three significant digits: ``512 ns``, ``1.02 µs``, ``65.5 µs`` or ``131 ms``."""
+    """Format a duration with up to three significant digits: ``5 ns``, ``1.02 µs`` or ``131 ms``."""
     size, unit = next(((size, unit) for size, unit in _UNITS if nanoseconds >= size), (1.0, "ns"))
     value = nanoseconds / size
     digits = 0 if value >= 100 or unit == "ns" else 1 if value >= 10 else 2

@@ -7,13 +7,13 @@ from collections import deque
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Final
 
-from innoscope.probes.mangling import is_partial
+from innoscope.probes.mangling import has_other_arguments
 from innoscope.probes.trace import costs, text
 from innoscope.probes.trace.callers import Callers
 from innoscope.probes.trace.functions import choose
 from innoscope.probes.trace.model import FORCED_SECONDS, NotTraceable, TooHot, TraceResult, Trial
 from innoscope.probes.trace.server_pace import Loss, ServerPace
-from innoscope.probes.trace.session import INTERVAL_S, Session
+from innoscope.probes.trace.session import INTERVAL_S, TraceSession
 from innoscope.target.container import require_host_pids
 from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone
@@ -21,14 +21,15 @@ from innoscope.target.native_errors import gone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from innoscope.probes.trace.model import TracedFunction, TraceOptions
+    from innoscope.probes.trace.model import Cost, TracedFunction, TraceOptions
     from innoscope.target.model import Target
 
     Progress = Callable[[str], None]
     OpenPace = Callable[[], ServerPace]
 
-#: The trial ends after this many hits or seconds.
+#: Number of hits after which the trial ends.
 _ENOUGH_HITS: Final = 2000
+#: Seconds after which the trial ends in any case.
 _TRIAL_S: Final = 0.05
 _TRIAL_POLL_S: Final = 0.0005
 _UNTIMED: Final = (
@@ -54,13 +55,13 @@ def run(
     chosen = choose(target, function)
     _check_argument(chosen, options)
     timed = options.latency and chosen.timed is not None
-    with closing(Session(target, chosen, options, timed=timed)) as session, ExitStack() as stack:
+    with closing(TraceSession(target, chosen, options, timed=timed)) as session, ExitStack() as stack:
         progress("measuring the cost of a hit")
         cost = costs.measure(session, chosen, timed=timed)
         session.reset()
         pace = stack.enter_context(open_pace()) if options.force else None
         before = pace.measure() if pace else {}
-        tracer = Tracer(session, chosen, options, cost, timed=timed)
+        tracer = TraceRun(session, chosen, options, cost, timed=timed)
         result = tracer.trace(progress, pace)
         if pace:
             result.loss = tracer.loss(result, before, pace)
@@ -68,23 +69,23 @@ def run(
 
 
 def _check_argument(chosen: TracedFunction, options: TraceOptions) -> None:
-    partial = [place.symbol for place in chosen.places if is_partial(place.symbol)]
-    if options.argument is not None and partial:
+    changed = [place.symbol for place in chosen.places if has_other_arguments(place.symbol)]
+    if options.argument is not None and changed:
         raise NotTraceable(
-            f"{', '.join(partial)}: the compiler changed its arguments, so they differ from the source",
+            f"{', '.join(changed)}: the compiler changed its arguments, so they differ from the source",
             remedy="trace it without --arg, or one of its callers with it",
         )
 
 
-class Tracer:
-    """Runs one trace."""
+class TraceRun:
+    """One run of a trace."""
 
     def __init__(
         self,
-        session: Session,
+        session: TraceSession,
         chosen: TracedFunction,
         options: TraceOptions,
-        cost: costs.Cost,
+        cost: Cost,
         *,
         timed: bool,
     ) -> None:
@@ -217,7 +218,7 @@ class Tracer:
 
 
 def refusal(
-    chosen: TracedFunction, options: TraceOptions, cost: costs.Cost, trial: Trial, probed_s: float
+    chosen: TracedFunction, options: TraceOptions, cost: Cost, trial: Trial, probed_s: float
 ) -> TooHot:
     """Return the TooHot error, with the rate, the cost and the alternatives."""
     share = cost.share(trial.rate)

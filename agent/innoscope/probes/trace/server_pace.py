@@ -29,7 +29,7 @@ class Loss:
     """The cost of a forced trace: ``spent`` CPU seconds in ``seconds``, from hits and their calibrated cost.
 
     ``before`` and ``during`` contain the server's throughput per second, by kind of work. ``why_no_sql`` is
-    the reason why SQL provided no numbers.
+    the reason why SQL provided no figures.
     """
 
     spent: float
@@ -47,7 +47,7 @@ class _Counts:
 
 
 class ServerPace:
-    """Measures a server's throughput from its SQL status variables and its threads' context switches."""
+    """A meter of a server's throughput, from its status variables and its threads' context switches."""
 
     def __init__(self, target: Target, defaults_file: str | None = None, user: str | None = None) -> None:
         self.why_no_sql: str | None = None
@@ -100,7 +100,10 @@ class ServerPace:
 
 
 def _switches(pid: int) -> float:
-    """Return the number of voluntary context switches of all threads. Each statement causes at least one."""
+    """Return the number of voluntary context switches of all threads.
+
+    A statement usually causes at least one: afterward, the thread waits for the next statement.
+    """
     total = 0
     for status in Path(f"/proc/{pid}/task").glob("[0-9]*/status"):
         with suppress(OSError, ValueError):  # the thread has exited

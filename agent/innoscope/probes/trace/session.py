@@ -28,7 +28,7 @@ _RING_BYTES: Final = 16 << 20
 INTERVAL_S: Final = 0.1
 #: Maximum number of stacks per interval, as a multiple of the average: more than 1, to allow bursts of calls.
 _SLACK: Final = 2
-#: Kinds of stacks: those of the server, and those from calibration.
+#: Kinds of stacks: from the server, and from calibration.
 REAL, REHEARSED = 0, 1
 
 
@@ -74,10 +74,11 @@ def _minus(now: tuple[int, ...], before: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(value - other for value, other in zip(now, before, strict=True))
 
 
-class Session:
+class TraceSession:
     """The programs and probes of a trace. ``close``, or any exit of this process, detaches everything.
 
-    Raises NoRights, KernelUnable or NoSuchProcess.
+    Raise NoRights if we are not allowed to trace the server, KernelUnable if the kernel does not support
+    this, or NoSuchProcess if the server has exited.
     """
 
     def __init__(self, target: Target, chosen: TracedFunction, options: TraceOptions, *, timed: bool) -> None:
@@ -141,7 +142,7 @@ class Session:
             self._maps["values"].delete(key)
 
     def attach(self, *, on_return: bool = False) -> None:
-        """Attach to all copies. Attach entries first, because a return without its entry is not counted."""
+        """Attach to all copies. Call this for entries first: a return without its entry is not counted."""
         program = self.calibration_programs[on_return]
         with translating(self.target.pid):
             for place in self._chosen.places:
@@ -182,7 +183,7 @@ class Session:
         )
 
     def hits(self) -> int:
-        """Return the number of hits since the first probe was attached. Faster than ``read``."""
+        """Return the number of hits, excluding those from calibration. This is faster than ``read``."""
         [[hits]] = self._maps["counters"].array(1)
         return hits - (self._baseline.counter("hits") if self._baseline else 0)
 

@@ -25,7 +25,7 @@ def readable(symbol: str) -> str:
 
 
 def demangled(file: CodeFile) -> Iterator[tuple[Function, str]]:
-    """Yield all functions of a file with their demangled names. Takes a few tenths of a second."""
+    """Yield all functions of a file with their demangled names. This takes a few tenths of a second."""
     functions = file.functions([""])
     return zip(functions, _native.demangle([found.symbol for found in functions]), strict=True)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from innoscope.probes.trace.model import TraceResult, Values
     from innoscope.probes.trace.server_pace import Loss
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
     from innoscope.target.model import Target
 
 #: Maximum number of values listed individually.
@@ -127,7 +127,7 @@ def _bars(rows: Sequence[tuple[str, int]], of: int | None = None) -> Iterable[st
         yield f"{count:>10,}  {100 * count / max(total, 1):>5.1f}%  {text:>{width}}  {bar}".rstrip()
 
 
-def _callers(result: TraceResult, report: Report, limit: int | None) -> Iterator[str]:
+def _callers(result: TraceResult, report: StackReport, limit: int | None) -> Iterator[str]:
     groups = report.fold.by_stack()
     shown = groups[:limit] if limit else groups
     yield ""

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 SAMPLES: Final = Unit("samples", SampleType("samples", "count"))
 #: Off-CPU time in microseconds, as flame graph tools expect.
 MICROSECONDS: Final = Unit("microseconds", SampleType("off-cpu", "microseconds"), "microseconds", 1000, "ms")
-#: Wait class of the time in which a thread was runnable but had no CPU.
+#: Wait class of the time for which a thread was runnable but had no CPU.
 RUNNABLE: Final = "runnable"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProfileRow:
     """One thread with one stack. ``number`` is in the profile's unit; ``times`` counts waits or samples."""
 
     thread: Thread
@@ -32,19 +32,20 @@ class Row:
 class Profile:
     """A complete profile. ``method`` is ``bpf`` or ``perf``.
 
-    ``began_at`` is Unix time. ``bytes`` counts the copied stack bytes; ``lost`` counts records lost because
-    the ring buffer was full.
+    ``began_at`` is Unix time. ``bytes`` counts the copied stack bytes. ``lost`` counts records lost because
+    a ring buffer was full and, off-CPU with BPF, events of threads without room in a map.
 
     On-CPU: each sample counts as ``period_ns`` of one CPU's time; ``cpu_seconds`` is the CPU time according
-    to /proc. Off-CPU: the times in ``threads`` and in ``rows`` have the same sum. ``seen_ns`` is the time of
-    the waits whose own stack was sampled. The remaining time is distributed over these waits.
+    to /proc. Off-CPU: the blocked and runnable times in ``threads`` have the same sum as the times in
+    ``rows``. ``seen_ns`` is the time of the waits whose own stack was captured. The remaining time is
+    distributed over the captured stacks.
     """
 
     target: Target
     unit: Unit
     began_at: float
     seconds: float
-    rows: list[Row]
+    rows: list[ProfileRow]
     records: int
     bytes: int
     method: str = "bpf"

@@ -12,13 +12,13 @@ from innoscope.sampling.profile.model import RUNNABLE
 if TYPE_CHECKING:
     from innoscope._native import Place, Samples
 
-#: Pseudo-frames.
+#: Frames that stand for a state of the thread instead of a function.
 _RUNNABLE_FRAME = Frame("[runnable]", "", 0)
 _NO_STACK = (Frame("[stack not taken]", "", 0),)
 
 
 class ThreadBuilder:
-    """Builds thread records. Each ``Place`` is resolved only once.
+    """A builder of thread records. Each ``Place`` is resolved only once.
 
     File descriptors are resolved when they first occur, because they may later be reused for other files.
     """

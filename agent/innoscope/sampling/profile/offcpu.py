@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope.common.errors import InnoscopeError
 from innoscope.sampling.missing_names import missing_names
-from innoscope.sampling.profile.model import MICROSECONDS, Profile, Row
+from innoscope.sampling.profile.model import MICROSECONDS, Profile, ProfileRow
 from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.setup import Naming, open_samples
 from innoscope.sampling.profile.wait_events import open_events
@@ -20,15 +20,20 @@ if TYPE_CHECKING:
     from innoscope.sampling.profile.wait_events import Opened
     from innoscope.target.model import Target
 
-#: Snapshots capture the stacks of long waits that were not sampled when they began. A snapshot costs 0.4 ms
-#: of CPU for 30 threads. With an interval of 20 ms instead of 50 ms, waits without a stack fell from 1.2 to
-#: 0.8 % of the time (16 committing clients, MariaDB 11.4.5, load average 9 on 2 CPUs).
+#: Share of one CPU that snapshots may use, and minimum seconds between two of them. Snapshots capture the
+#: stacks of long waits that were not sampled when they began. A snapshot of 30 threads takes 0.4 ms of CPU
+#: time. With an interval of 20 ms instead of 50 ms, waits without a stack fell from 1.2 to 0.8 % of the time
+#: (16 committing clients, MariaDB 11.4.5, load average 9 on 2 CPUs).
 _SNAPSHOT_CPU_SHARE: Final = 0.02
 _MIN_PAUSE_S: Final = 0.02
 
 
 class OffCpuProfiler:
-    """Profiles the off-CPU time of one server. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """A profiler of one server's off-CPU time.
+
+    Raise NoRights if we are not allowed to profile the server, KernelUnable if the kernel does not support
+    this, or NoSuchProcess if the server has exited.
+    """
 
     def __init__(self, target: Target, naming: Naming | None = None, opened: Opened | None = None) -> None:
         naming = naming or Naming()
@@ -83,7 +88,7 @@ class OffCpuProfiler:
             lost=self._events.lost,
             threads=settled.threads,
             seen_ns=settled.seen_ns,
-            notes=self._notes | dict.fromkeys((*self._events.final_notes(), *notes)),
+            notes=self._notes | dict.fromkeys((*self._events.final_notes(), *self._samples.notes, *notes)),
         )
 
     def _take_snapshot(self) -> None:
@@ -97,12 +102,12 @@ class OffCpuProfiler:
         used = time.thread_time() - used
         self._next_snapshot_at = time.monotonic() + max(_MIN_PAUSE_S, used / _SNAPSHOT_CPU_SHARE)
 
-    def _rows(self, waits: Iterable[Waits], comms: dict[int, str]) -> Iterator[Row]:
+    def _rows(self, waits: Iterable[Waits], comms: dict[int, str]) -> Iterator[ProfileRow]:
         for one in waits:
             comm = comms.get(one.tid, "")
             if one.blocked_ns:
                 thread = self._builder.blocked(one.tid, comm, one.place)
-                yield Row(thread, round(one.blocked_ns / 1e3), one.count)
+                yield ProfileRow(thread, round(one.blocked_ns / 1e3), one.count)
             if one.runnable_ns:
                 thread = self._builder.runnable(one.tid, comm, one.place)
-                yield Row(thread, round(one.runnable_ns / 1e3), one.count)
+                yield ProfileRow(thread, round(one.runnable_ns / 1e3), one.count)

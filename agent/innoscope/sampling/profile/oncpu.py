@@ -1,4 +1,4 @@
-"""Profile CPU time: sample a server's running threads with software clocks."""
+"""Profile CPU time: sample a server's running threads with software clock events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from innoscope import _native
 from innoscope.common.errors import KernelUnable
 from innoscope.sampling.classify import label
 from innoscope.sampling.missing_names import missing_names
-from innoscope.sampling.profile.model import SAMPLES, Profile, Row
+from innoscope.sampling.profile.model import SAMPLES, Profile, ProfileRow
 from innoscope.sampling.profile.naming import ThreadBuilder
 from innoscope.sampling.profile.setup import Naming, open_samples, perf_ring_bytes, ring_bytes
 from innoscope.target.container import require_host_pids
@@ -29,9 +29,9 @@ _NO_BPF: Final = frozenset({"rights", "bpf"})
 def open_program(
     target: Target, frequency: float, *, kernel: bool
 ) -> tuple[_native.OnCpu | _native.PerfOnCpu, tuple[str, ...]]:
-    """Return a BPF program that samples the target or, if BPF is not available, perf events; and notes.
+    """Return a BPF program or, if BPF is unavailable, perf events to sample the target; also return notes.
 
-    Raise NativeError with the kind gone, rights, bpf or perf.
+    Raise NativeError if neither works, with the kind gone, rights, bpf or perf.
     """
     period_ns = int(1e9 / frequency)
     try:
@@ -58,8 +58,8 @@ def _notes(events: _native.PerfOnCpu, reason: str, period_ns: int) -> tuple[str,
     notes = [f"sampled by perf events, not by BPF: {reason}"]
     if not events.per_cpu:
         notes.append(
-            "each thread had its own clock, which makes context switches slower and misses threads that ran "
-            f"for less than {period_ns / 1e6:.0f} ms on a CPU; CAP_PERFMON avoids this"
+            "each thread had its own clock event, which makes context switches slower and misses threads "
+            f"that ran for less than {period_ns / 1e6:.0f} ms on a CPU; CAP_PERFMON avoids this"
         )
     if not events.in_kernel:
         notes.append("time in the kernel was not sampled: that needs CAP_PERFMON")
@@ -67,7 +67,11 @@ def _notes(events: _native.PerfOnCpu, reason: str, period_ns: int) -> tuple[str,
 
 
 class OnCpuProfiler:
-    """Samples one server at ``frequency`` Hz per CPU. Raises NoRights, KernelUnable or NoSuchProcess."""
+    """A profiler of one server's CPU time, with ``frequency`` samples per second and CPU.
+
+    Raise NoRights if we are not allowed to profile the server, KernelUnable if the kernel does not support
+    this, or NoSuchProcess if the server has exited.
+    """
 
     def __init__(self, target: Target, frequency: float = 99.0, naming: Naming | None = None) -> None:
         naming = naming or Naming()
@@ -96,7 +100,7 @@ class OnCpuProfiler:
         self._last_cpu = max(self._last_cpu, self._cpu_seconds())  # the server may exit before ``finish``
 
     def progress_text(self) -> str:
-        """Return the samples so far, such as ``812 samples: recovery 81 %, on CPU 12 %``."""
+        """Summarize the samples so far, such as ``812 samples: recovery 81 %, on CPU 12 %``."""
         waits: Counter[str] = Counter()
         comms = self._samples.comms()
         for one in self._samples.counts():
@@ -112,7 +116,9 @@ class OnCpuProfiler:
         self.poll()
         comms = self._samples.comms()
         rows = [
-            Row(self._builder.running(one.tid, comms.get(one.tid, ""), one.place), one.records, one.records)
+            ProfileRow(
+                self._builder.running(one.tid, comms.get(one.tid, ""), one.place), one.records, one.records
+            )
             for one in self._samples.counts()
         ]
         notes = missing_names(self.target, self._samples.modules, (row.thread.frames for row in rows))
@@ -129,7 +135,7 @@ class OnCpuProfiler:
             lost=self._program.lost,
             period_ns=self._period_ns,
             cpu_seconds=self._last_cpu - self._cpu,
-            notes=dict.fromkeys((*self._notes, *notes)),
+            notes=dict.fromkeys((*self._notes, *self._samples.notes, *notes)),
         )
 
     def _cpu_seconds(self) -> float:

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 from innoscope.common import sanitize
 from innoscope.sampling.classify import label
-from innoscope.sampling.fold import Filter, Report
+from innoscope.sampling.fold import Filter, StackReport
 from innoscope.sampling.model import Trust
 from innoscope.sampling.profile.model import SAMPLES
+from innoscope.sampling.render import words
 from innoscope.sampling.render.json import SCHEMA, frame_document, target_document
 
 if TYPE_CHECKING:
     from innoscope.sampling.profile.model import Profile
 
-#: Number of wait classes in the headline.
+#: Maximum number of wait classes in the headline.
 _NAMED = 6
 
 
-def report(profile: Profile, wanted: Filter | None = None) -> Report:
+def report(profile: Profile, wanted: Filter | None = None) -> StackReport:
     """Return a report with the profile's stacks, in the profile's unit."""
-    result = Report(profile.target, wanted, profile.unit)
+    result = StackReport(profile.target, wanted, profile.unit)
     result.snapshots, result.method = 1, profile.method
     result.started_at, result.ended_at = profile.began_at, profile.began_at + profile.seconds
     result.notes |= profile.notes
@@ -30,12 +31,12 @@ def report(profile: Profile, wanted: Filter | None = None) -> Report:
         if row.number:
             result.put(row.thread, row.number)
     if profile.lost:
-        result.notes[f"{profile.lost:,} records were lost: the ring buffer was full"] = None
+        result.notes[words.lost_records(profile.lost)] = None
     result.headline = headline(profile, result)
     return result
 
 
-def headline(profile: Profile, folded: Report) -> str:
+def headline(profile: Profile, folded: StackReport) -> str:
     """Return the kind and duration of the profile, its main wait classes, and the quality of its stacks."""
     classes = ", ".join(
         f"{100 * count / max(folded.threads, 1):.1f} % {label(wait)}"
@@ -45,7 +46,7 @@ def headline(profile: Profile, folded: Report) -> str:
     return " · ".join((f"{what}: {classes or 'none'}", _completeness(profile, folded), "not stopped"))
 
 
-def _on_cpu(profile: Profile, folded: Report) -> str:
+def _on_cpu(profile: Profile, folded: StackReport) -> str:
     cpus = os.cpu_count() or 1
     return (
         f"{folded.threads:,} samples in {profile.seconds:.1f} s, one per "
@@ -67,7 +68,7 @@ def _off_cpu(profile: Profile) -> str:
     )
 
 
-def _completeness(profile: Profile, folded: Report) -> str:
+def _completeness(profile: Profile, folded: StackReport) -> str:
     sound = folded.tally[Trust.EXACT] + folded.tally[Trust.ON_CPU]
     complete = f"{100 * sound / max(folded.threads, 1):.1f} % with a complete stack"
     if profile.unit is SAMPLES:
@@ -77,8 +78,8 @@ def _completeness(profile: Profile, folded: Report) -> str:
     return f"{complete}; {captured:.1f} % of the time in waits whose own stack was captured"
 
 
-def document(profile: Profile, folded: Report) -> dict[str, Any]:
-    """Return the JSON document (docs/json.md). Times are in ns; stacks are sorted by count, largest first."""
+def document(profile: Profile, folded: StackReport) -> dict[str, Any]:
+    """Return the JSON document (docs/json.md). Counts are in the profile's unit; the largest come first."""
     return {
         "schema": SCHEMA,
         "target": target_document(profile.target),
@@ -121,6 +122,6 @@ def document(profile: Profile, folded: Report) -> dict[str, Any]:
     }
 
 
-def line(profile: Profile, folded: Report) -> str:
+def line(profile: Profile, folded: StackReport) -> str:
     """Return the JSON document as one line."""
     return sanitize.dumps(document(profile, folded), separators=(",", ":"))

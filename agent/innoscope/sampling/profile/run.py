@@ -93,7 +93,7 @@ def _poll_until(
 def open_process(target: Target) -> int:
     """Return a pidfd of the target's process, which becomes readable when the process exits.
 
-    Raise NoSuchProcess.
+    Raise NoSuchProcess if the process has exited.
     """
     try:
         process = os.pidfd_open(target.pid)

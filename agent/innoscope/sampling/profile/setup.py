@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 _MIN_RING: Final = 4 << 20
 _MAX_RING: Final = 64 << 20
-#: Typical size of a stack record in bytes, and how many seconds of samples the ring buffer should hold.
+#: Typical size of a stack record in bytes.
 _RECORD_BYTES: Final = 22 << 10
+#: Seconds of samples that the ring buffer should hold.
 _BUFFERED_S: Final = 0.25
 #: Size in bytes of each perf event record, which always contains 60 KB of stack.
 _PERF_RECORD_BYTES: Final = 62 << 10
-#: Without CAP_IPC_LOCK, the kernel's default limit per CPU (perf_event_mlock_kb) is this and a header page.
+#: Without CAP_IPC_LOCK, the kernel's default limit per CPU (perf_event_mlock_kb) is this plus a header page.
 _MIN_PERF_RING: Final = 512 << 10
 
 
@@ -62,7 +63,7 @@ def _power_of_two(bytes_per_s: float, least: int, most: int) -> int:
 
 
 def open_samples(target: Target, ring: int | None, naming: Naming) -> tuple[_native.Samples, tuple[str, ...]]:
-    """Return the reader of the ring buffer, and notes on missing debug files. None reads perf events."""
+    """Return a reader of ``ring`` (of perf events if it is None), and notes on failed downloads."""
 
     def build(files: Mapping[str, str]) -> _native.Samples:
         return _native.Samples(

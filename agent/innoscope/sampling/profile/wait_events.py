@@ -41,7 +41,7 @@ class WaitEvents(Protocol):
 
     @property
     def lost(self) -> int:
-        """Return the number of records lost because a ring buffer was full."""
+        """Return the number of records and events lost because a ring buffer or a map was full."""
 
     @property
     def snapshot_problem(self) -> str | None:
@@ -72,7 +72,8 @@ Opened: TypeAlias = "tuple[WaitEvents, tuple[str, ...]]"
 def open_events(target: Target, *, kernel: bool) -> Opened:
     """Open the BPF events or, if BPF is unavailable, the perf events. Return them, and notes.
 
-    Raise NoRights or KernelUnable; or NativeError, of kind ``gone`` if the server has exited.
+    Raise NoRights or KernelUnable if perf events are unavailable, too. Raise NativeError for other failures,
+    for example if the server has exited.
     """
     try:
         require_host_pids("profile")
@@ -115,7 +116,7 @@ class BpfEvents:
 
     @property
     def lost(self) -> int:
-        """Return the number of records lost because the ring buffer was full."""
+        """Return the number of records and events lost because the ring buffer or a map was full."""
         return self._program.lost
 
     def begin(self, samples: _native.Samples) -> int:
@@ -164,7 +165,7 @@ class PerfEvents:
         self.snapshot_problem = self._events.snapshot_problem
 
     def notes(self, reason: str) -> tuple[str, ...]:
-        """Return notes on how the profile differs from one by BPF. ``reason`` is why BPF is not used."""
+        """Return notes on how the profile differs from one with BPF. ``reason`` is why BPF is not used."""
         notes = [
             f"measured by perf events, not by BPF: {reason}",
             "without BPF, wakeups are not recorded: the time between a wakeup and running on a CPU counts as "
@@ -215,7 +216,7 @@ class PerfEvents:
 
 
 class StackLimit:
-    """Limits the stacks per thread so that the total rate stays near ``stacks_per_s``."""
+    """The limit on stacks per thread and window, which keeps the total rate near ``stacks_per_s``."""
 
     def __init__(self, stacks_per_s: float = MAX_STACKS_PER_S, initial: int = _INITIAL_LIMIT) -> None:
         self._stacks_per_s, self._initial = stacks_per_s, initial

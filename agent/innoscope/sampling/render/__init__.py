@@ -10,7 +10,7 @@ from innoscope.sampling.render import folded, html, json, pprof, speedscope, tex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
 
 FORMATS: Final = ("text", "tree", "folded", "json", "speedscope", "pprof", "html")
 #: Formats that consist of bytes instead of text.
@@ -18,7 +18,7 @@ BINARY: Final = frozenset({"pprof"})
 
 
 def render(
-    report: Report,
+    report: StackReport,
     form: str,
     *,
     by: str = "stack",
@@ -35,7 +35,7 @@ def render(
     return map(sanitize.line, lines)
 
 
-def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.Detail) -> Iterator[str]:
+def _lines(report: StackReport, form: str, by: str, limit: int | None, detail: text.Detail) -> Iterator[str]:
     if form == "text":
         return text.lines(report, by=by, limit=limit, detail=detail)
     if form == "tree":
@@ -49,8 +49,8 @@ def _lines(report: Report, form: str, by: str, limit: int | None, detail: text.D
     raise ValueError(f"unknown text format: {form}")
 
 
-def encode(report: Report, form: str, *, limit: int | None = None) -> bytes:
-    """Return a whole report in any of FORMATS as bytes. In JSON, it consists of folded snapshots."""
+def encode(report: StackReport, form: str, *, limit: int | None = None) -> bytes:
+    """Return a whole report in any of FORMATS as bytes. JSON output contains the folded snapshots."""
     if form == "pprof":
         return pprof.encode(report)
     if form == "json":

@@ -9,10 +9,10 @@ from innoscope.sampling.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
 
 
-def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
+def lines(report: StackReport, *, limit: int | None = None) -> Iterator[str]:
     """Yield one line per stack. An unreliable stack gets an extra root such as ``[stale]``."""
     counts: dict[str, int] = {}
     for group in report.fold.by_stack()[:limit]:

@@ -13,7 +13,7 @@ from innoscope.sampling.render import folded, words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.fold import Group, Report
+    from innoscope.sampling.fold import FoldedGroup, StackReport
 
 _STYLE = """
 :root{color-scheme:light dark;--bar:#4a90d9}
@@ -59,7 +59,7 @@ _SCRIPT = """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
-def lines(report: Report) -> Iterator[str]:
+def lines(report: StackReport) -> Iterator[str]:
     """Yield the parts of the HTML page."""
     title = escape(words.server(report.target))
     yield "<!doctype html>"
@@ -78,7 +78,7 @@ def lines(report: Report) -> Iterator[str]:
     yield f"<script>{_SCRIPT}</script></body></html>"
 
 
-def _flame(report: Report) -> str:
+def _flame(report: StackReport) -> str:
     """Return the SVG as an inline element, or a message if the report is empty."""
     stacks = list(folded.lines(report))
     if not stacks:
@@ -93,7 +93,7 @@ def _flame(report: Report) -> str:
     return svg[max(svg.find("<svg"), 0) :]  # without the XML declaration and the doctype
 
 
-def _wait_table(report: Report) -> Iterator[str]:
+def _wait_table(report: StackReport) -> Iterator[str]:
     classes = default_classifier().catalog.classes
     yield "<h2>What the threads wait for</h2><table><thead><tr>"
     show = report.unit.show
@@ -112,7 +112,7 @@ def _wait_table(report: Report) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _stack_table(report: Report) -> Iterator[str]:
+def _stack_table(report: StackReport) -> Iterator[str]:
     yield "<h2>Stacks</h2>"
     unit = report.unit
     yield (
@@ -134,6 +134,6 @@ def _stack_table(report: Report) -> Iterator[str]:
     yield "</tbody></table>"
 
 
-def _marks(group: Group, report: Report) -> str:
+def _marks(group: FoldedGroup, report: StackReport) -> str:
     marks = words.marks(group, report.unit)
     return f'<span class="mark">{escape(marks)}</span> ' if marks else ""

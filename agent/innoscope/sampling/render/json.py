@@ -1,4 +1,4 @@
-"""Render JSON in schema 1 (docs/json.md), one document per snapshot."""
+"""Render single snapshots and folded snapshots as JSON in schema 1 (docs/json.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from innoscope.common import sanitize
 from innoscope.sampling.model import Trust
 
 if TYPE_CHECKING:
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
     from innoscope.sampling.model import Frame, Snapshot, Thread
     from innoscope.target.model import Query, Target
 
@@ -36,7 +36,7 @@ def line(snapshot: Snapshot) -> str:
     return sanitize.dumps(document(snapshot), separators=(",", ":"))
 
 
-def profile(report: Report) -> dict[str, Any]:
+def profile(report: StackReport) -> dict[str, Any]:
     """Return folded snapshots as plain values: threads summed over snapshots, stacks largest first."""
     return {
         "schema": SCHEMA,
@@ -60,7 +60,7 @@ def profile(report: Report) -> dict[str, Any]:
     }
 
 
-def profile_line(report: Report) -> str:
+def profile_line(report: StackReport) -> str:
     """Return the folded snapshots as one line of JSON."""
     return sanitize.dumps(profile(report), separators=(",", ":"))
 

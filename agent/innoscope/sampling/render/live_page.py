@@ -8,14 +8,14 @@ from innoscope.sampling.render import words
 from innoscope.sampling.render.json import SCHEMA
 
 if TYPE_CHECKING:
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
 
 
-def compact(report: Report) -> dict[str, Any]:
+def compact(report: StackReport) -> dict[str, Any]:
     """Return the report as plain values. A stack is ``[class, threads, mark, frame, …]``, innermost first.
 
-    Classes are indexes of ``waits``, and frames are indexes of ``names``. ``mark`` is the trust level of an
-    unreliable stack, or "" for a reliable one. ``threads`` is the sum over all snapshots.
+    Classes are indexes into ``waits``, and frames are indexes into ``names``. ``mark`` is the trust level of
+    an unreliable stack, or "" for a reliable one. ``threads`` is the sum over all snapshots.
     """
     names: dict[str, int] = {}
     waits: dict[str, int] = {}

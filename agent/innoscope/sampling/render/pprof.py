@@ -14,11 +14,11 @@ from innoscope.sampling.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PprofSample:
     """One stack in the profile. Frames are innermost first."""
 
     frames: Sequence[Frame]
@@ -26,7 +26,7 @@ class Sample:
     labels: Mapping[str, str]
 
 
-def samples(report: Report) -> Iterator[Sample]:
+def samples(report: StackReport) -> Iterator[PprofSample]:
     """Yield the stacks of a report. Unreliable stacks get a root such as ``[stale]``."""
     for group in report.fold.by_stack():
         frames = [
@@ -42,15 +42,15 @@ def samples(report: Report) -> Iterator[Sample]:
         for mark, count in words.split(group):
             labels = {"wait": group.wait} | ({"trust": mark} if mark else {})
             root = [Frame(f"[{mark}]", "", 0)] if mark else []
-            yield Sample(frames + root, count, labels)
+            yield PprofSample(frames + root, count, labels)
 
 
 def _name(function: str | None) -> str | None:
     return None if function is None else sanitize.line(function)
 
 
-def encode(report: Report) -> bytes:
-    """Return the whole profile, gzipped. The report's unit defines the sample type (threads/count)."""
+def encode(report: StackReport) -> bytes:
+    """Return the whole profile, gzipped. The report's unit defines the sample type, such as threads/count."""
     span_s = (
         report.ended_at - report.started_at + (report.durations_ms[-1] / 1e3 if report.durations_ms else 0)
     )

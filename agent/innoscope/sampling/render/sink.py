@@ -32,8 +32,11 @@ class Stdout:
         console.raw(data)
 
 
-class File:
-    """A file that is replaced atomically on success. After an error, the old file remains."""
+class AtomicFile:
+    """A file that is replaced atomically on success. After an error, the old file remains.
+
+    A device or a named pipe is written directly.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = Path(os.path.realpath(path))
@@ -79,6 +82,6 @@ def _cannot_write(path: Path, error: OSError) -> CannotWrite:
     return CannotWrite(f"cannot write {path}: {error.strerror}", remedy="choose another file: --output FILE")
 
 
-def open_sink(path: Path | None) -> Stdout | File:
+def open_sink(path: Path | None) -> Stdout | AtomicFile:
     """Return standard output for None, else the file. Raise CannotWrite if it cannot be created."""
-    return Stdout() if path is None else File(path)
+    return Stdout() if path is None else AtomicFile(path)

@@ -12,7 +12,7 @@ from innoscope.sampling.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.fold import Group, Report, Unit
+    from innoscope.sampling.fold import FoldedGroup, StackReport, Unit
 
 
 class _Frames:
@@ -31,7 +31,7 @@ class _Frames:
         return known
 
 
-def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
+def document(report: StackReport, *, limit: int | None = None) -> dict[str, Any]:
     """Return the whole file as plain values: samples from root to leaf, weights in the report's unit."""
     frames = _Frames()
     unit = report.unit
@@ -49,7 +49,7 @@ def document(report: Report, *, limit: int | None = None) -> dict[str, Any]:
     }
 
 
-def _profile(name: str, groups: list[Group], frames: _Frames, unit: Unit) -> dict[str, Any]:
+def _profile(name: str, groups: list[FoldedGroup], frames: _Frames, unit: Unit) -> dict[str, Any]:
     samples: list[list[int]] = []
     weights: list[int] = []
     for group in groups:
@@ -71,6 +71,6 @@ def _profile(name: str, groups: list[Group], frames: _Frames, unit: Unit) -> dic
     }
 
 
-def lines(report: Report, *, limit: int | None = None) -> Iterator[str]:
+def lines(report: StackReport, *, limit: int | None = None) -> Iterator[str]:
     """Yield the file as one line."""
     yield sanitize.dumps(document(report, limit=limit), separators=(",", ":"))

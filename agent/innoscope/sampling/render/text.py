@@ -1,4 +1,4 @@
-"""Render text for reading and grep: a headline, then one line per stack, most threads first."""
+"""Render text for reading and grep: a headline, then the stacks, wait classes, latches or threads."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from innoscope.sampling.classify import IDLE, UNEXPLAINED, default_classifier, label
-from innoscope.sampling.fold import THREADS, Group, most_first
+from innoscope.sampling.classify import IDLE, default_classifier, label, server_frames
+from innoscope.sampling.fold import THREADS, FoldedGroup, most_first
 from innoscope.sampling.render import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from innoscope.sampling.fold import Key, Report
+    from innoscope.sampling.fold import Key, StackReport
 
-#: Maximum number of statements shown below a stack, and of stacks below a wait class.
+#: Maximum number of statements shown below a stack.
 QUERIES: Final = 3
+#: Maximum number of stacks shown below a wait class.
 STACKS: Final = 3
 _QUERY_WIDTH: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Options for how much of each report to show.
+    """The parts of a report to show.
 
     If ``idle`` is false, the stacks of idle threads are hidden. If ``libraries`` is false, the innermost
     library and kernel functions of each stack are hidden.
@@ -37,7 +38,7 @@ EVERYTHING: Final = Detail()
 
 
 def lines(
-    report: Report, *, by: str = "stack", limit: int | None = None, detail: Detail = EVERYTHING
+    report: StackReport, *, by: str = "stack", limit: int | None = None, detail: Detail = EVERYTHING
 ) -> Iterator[str]:
     """Yield a report grouped by stack, wait, latch or thread, with at most ``limit`` groups."""
     yield words.headline(report)
@@ -65,7 +66,7 @@ def lines(
         yield f"{', '.join(counts)} hidden, --all shows them"
 
 
-def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
+def _busy(groups: Iterable[FoldedGroup]) -> tuple[list[FoldedGroup], Counter[str]]:
     """Return the groups that were not always idle, and the counts of the others by idle class."""
     busy, hidden = [], Counter[str]()
     for group in groups:
@@ -78,7 +79,7 @@ def _busy(groups: Iterable[Group]) -> tuple[list[Group], Counter[str]]:
     return busy, hidden
 
 
-def _from_server(groups: list[Group], by: str) -> list[Group]:
+def _from_server(groups: list[FoldedGroup], by: str) -> list[FoldedGroup]:
     """Return the groups with stacks that start at the server's own innermost function.
 
     Groups by thread are not changed.
@@ -90,18 +91,17 @@ def _from_server(groups: list[Group], by: str) -> list[Group]:
     return [replace(one, parts=_merged(one.parts)) for one in groups]
 
 
-def _merged(stacks: Iterable[Group]) -> list[Group]:
+def _merged(stacks: Iterable[FoldedGroup]) -> list[FoldedGroup]:
     """Remove library functions that the wait class already explains, and merge stacks that are then equal."""
-    merged: dict[Key, Group] = {}
+    merged: dict[Key, FoldedGroup] = {}
     for stack in stacks:
-        explained = stack.wait not in UNEXPLAINED
-        frames = default_classifier().server_frames(stack.frames) if explained else stack.frames
+        frames = server_frames(stack.frames, stack.wait)
         key = (stack.wait, tuple(frame.label for frame in frames))
-        merged.setdefault(key, Group(stack.wait, frames)).absorb(stack)
+        merged.setdefault(key, FoldedGroup(stack.wait, frames)).absorb(stack)
     return most_first(merged.values())
 
 
-def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
+def _stacks(groups: list[FoldedGroup], report: StackReport) -> Iterator[str]:
     width = max((len(group.wait) for group in groups), default=4)
     yield f"{_heading(report)}  {'wait':<{width}}  stack, innermost function first"
     for group in groups:
@@ -109,28 +109,28 @@ def _stacks(groups: list[Group], report: Report) -> Iterator[str]:
         yield from _queries(group)
 
 
-def _heading(report: Report) -> str:
+def _heading(report: StackReport) -> str:
     title = f"{report.unit.title:>{_width(report)}}"
     return title if report.unit is THREADS else f"{title}   share"
 
 
-def _count(group: Group, report: Report) -> str:
+def _count(group: FoldedGroup, report: StackReport) -> str:
     """Return a group's count as a column, followed by its share if the unit is not threads."""
     if report.unit is THREADS:
         return f"{group.count:>{_width(report)}}"
     return f"{report.unit.show(group.count):>{_width(report)}}  {words.share(group.count, report):>6}"
 
 
-def _width(report: Report) -> int:
+def _width(report: StackReport) -> int:
     return max(7, 0 if report.unit is THREADS else len(report.unit.show(report.threads)))
 
 
-def _stack(group: Group, report: Report) -> str:
+def _stack(group: FoldedGroup, report: StackReport) -> str:
     marks = words.marks(group, report.unit)
     return (f"{marks} " if marks else "") + (",".join(words.labels(group)) or "[no frames]")
 
 
-def _queries(group: Group, indent: str = " " * 9) -> Iterator[str]:
+def _queries(group: FoldedGroup, indent: str = " " * 9) -> Iterator[str]:
     most = group.queries.most_common(QUERIES)
     for text, count in most:
         yield f"{indent}# {count}× {_short(text)}"
@@ -143,7 +143,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
 
 
-def _waits(groups: list[Group], report: Report) -> Iterator[str]:
+def _waits(groups: list[FoldedGroup], report: StackReport) -> Iterator[str]:
     classes = default_classifier().catalog.classes
     width = max((len(group.wait) for group in groups), default=4)
     room, show = _width(report), report.unit.show if report.unit is not THREADS else str
@@ -157,7 +157,7 @@ def _waits(groups: list[Group], report: Report) -> Iterator[str]:
         yield from _top_stacks(group, report, f"--wait {group.wait}")
 
 
-def _latches(groups: list[Group], report: Report) -> Iterator[str]:
+def _latches(groups: list[FoldedGroup], report: StackReport) -> Iterator[str]:
     if not groups:
         yield "no thread waits for a latch"
         return
@@ -170,8 +170,8 @@ def _latches(groups: list[Group], report: Report) -> Iterator[str]:
         yield from _top_stacks(group, report, "--wait mutex_wait --wait spin")
 
 
-def _top_stacks(group: Group, report: Report, more: str) -> Iterator[str]:
-    """Yield a group's most frequent stacks and statements. ``more`` is the option that shows all stacks."""
+def _top_stacks(group: FoldedGroup, report: StackReport, more: str) -> Iterator[str]:
+    """Yield a group's most frequent stacks and statements. ``more`` names options that show all stacks."""
     room, show = _width(report), report.unit.show if report.unit is not THREADS else str
     for part in group.parts[:STACKS]:
         yield f"{show(part.count):>{room + 8}}  {_stack(part, report)}"
@@ -180,7 +180,7 @@ def _top_stacks(group: Group, report: Report, more: str) -> Iterator[str]:
     yield from _queries(group, " " * (room + 10))
 
 
-def _threads(groups: list[Group], report: Report) -> Iterator[str]:
+def _threads(groups: list[FoldedGroup], report: StackReport) -> Iterator[str]:
     for group in groups:
         yield from _about(group, report)
         for part in group.parts:
@@ -194,13 +194,13 @@ def _threads(groups: list[Group], report: Report) -> Iterator[str]:
         yield ""
 
 
-def _part_of(part: Group, group: Group, report: Report) -> str:
+def _part_of(part: FoldedGroup, group: FoldedGroup, report: StackReport) -> str:
     unit = report.unit
     name = "snapshots" if unit is THREADS else unit.title
     return f"{unit.show(part.count)} of {unit.show(group.count)} {name}"
 
 
-def _about(group: Group, report: Report) -> Iterator[str]:
+def _about(group: FoldedGroup, report: StackReport) -> Iterator[str]:
     thread = group.thread
     assert thread is not None  # noqa: S101
     ns_tid = f" (inside: {thread.ns_tid})" if thread.ns_tid != thread.tid else ""

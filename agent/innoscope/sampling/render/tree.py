@@ -1,4 +1,4 @@
-"""Render the call tree, starting at the root, with the number of threads in each function."""
+"""Render the call tree, starting at the root, with each function's count in the report's unit."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from innoscope.sampling.render import words
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from innoscope.sampling.fold import Report
+    from innoscope.sampling.fold import StackReport
 
 
 @dataclass(slots=True)
 class Node:
-    """A function on one call path. ``waits`` counts the threads whose stack ends in it, by wait class."""
+    """A function on one call path. ``waits`` contains the counts of stacks that end in it, by wait class."""
 
     name: str
     count: int = 0
@@ -28,7 +28,7 @@ class Node:
         return self.children.setdefault(name, Node(name))
 
 
-def build(report: Report) -> Node:
+def build(report: StackReport) -> Node:
     """Build the tree of all folded stacks. Unreliable stacks are below a node such as [stale]."""
     root = Node(f"all {report.unit.title}")
     for group in report.fold.by_stack():
@@ -43,8 +43,11 @@ def build(report: Report) -> Node:
     return root
 
 
-def lines(report: Report) -> Iterator[str]:
-    """Yield the headline and the tree. Functions with a single callee do not increase the indentation."""
+def lines(report: StackReport) -> Iterator[str]:
+    """Yield the headline and the tree.
+
+    A function with a single callee, in which no stack ends, does not increase the indentation.
+    """
     yield words.headline(report)
     yield words.server(report.target)
     for note in (*([report.ended] if report.ended else []), *report.notes):

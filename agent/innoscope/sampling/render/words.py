@@ -13,13 +13,13 @@ from innoscope.sampling.model import Trust
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from innoscope.sampling.fold import Group, Report, Unit
+    from innoscope.sampling.fold import FoldedGroup, StackReport, Unit
     from innoscope.target.model import Target
 
 _STOPPING = "each thread was stopped briefly (ptrace)"
 
 
-def headline(report: Report) -> str:
+def headline(report: StackReport) -> str:
     """Return the headline of a report.
 
     For example ``1,021 threads in 4.8 ms: 1,000 idle, 12 row lock · 1,020 exact, 1 on-cpu · not stopped``.
@@ -34,7 +34,7 @@ def headline(report: Report) -> str:
     return " · ".join(parts)
 
 
-def marks(group: Group, unit: Unit) -> str:
+def marks(group: FoldedGroup, unit: Unit) -> str:
     """Return ``group.marks``, but with percentages instead of counts if the unit is not threads."""
     if unit is THREADS:
         return group.marks
@@ -45,12 +45,17 @@ def marks(group: Group, unit: Unit) -> str:
     )
 
 
-def share(count: int, report: Report) -> str:
+def share(count: int, report: StackReport) -> str:
     """Return the share of the whole report, such as ``12.3 %``."""
     return f"{100 * count / max(report.threads, 1):.1f} %"
 
 
-def _scope(report: Report) -> str:
+def lost_records(count: int) -> str:
+    """Return a note on lost records: a ring buffer, the map of threads or the list of statements was full."""
+    return f"{count:,} record{' was' if count == 1 else 's were'} lost: a buffer or a map was full"
+
+
+def _scope(report: StackReport) -> str:
     """Return the number of threads and the time span."""
     threads = f"{report.threads:,} thread{'s' if report.threads != 1 else ''}"
     if report.snapshots <= 1:
@@ -80,15 +85,15 @@ def server(target: Target) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def labels(group: Group) -> list[str]:
+def labels(group: FoldedGroup) -> list[str]:
     """Return the functions of a stack, innermost first. Inlined functions are marked."""
     names = [sanitize.line(frame.label) for frame in group.frames]
     inlined = zip(names, group.frames, strict=True)
     return [f"{name} (inlined)" if frame.inlined else name for name, frame in inlined]
 
 
-def split(group: Group) -> list[tuple[str | None, int]]:
-    """Return the number of threads with a reliable stack, then the number at each unreliable trust level.
+def split(group: FoldedGroup) -> list[tuple[str | None, int]]:
+    """Return the count of reliable stacks, if any, then the count at each unreliable trust level.
 
     For example ``[(None, 3), ("stale", 1)]``.
     """

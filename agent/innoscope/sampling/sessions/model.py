@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from hashlib import blake2s
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from innoscope import _native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 _STACK_BYTES: Final = 8
 
 
-class Shape(NamedTuple):
-    """Values that many threads share: those of ``_native.HISTORY_TEXTS``, and the stack. None means unknown.
+class SharedValues(NamedTuple):
+    """Values that many threads share: ``_native.HISTORY_TEXTS`` and the stack. None means unknown.
 
     ``stack`` contains the functions, innermost first.
     """
@@ -24,7 +25,7 @@ class Shape(NamedTuple):
     digest: str | None
     command: str | None
     wait: str | None
-    object: str | None  # a latch, table or index
+    object: str | None  # an index, a table, another metadata lock or a latch
     blocker_digest: str | None
     statement_trust: str | None
     stack_trust: str | None
@@ -33,9 +34,10 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The busy threads of one snapshot, as columns. ``weight`` is the seconds that the snapshot represents.
+    """The busy threads of one snapshot, as columns.
 
-    ``at`` is the Unix time in microseconds. ``shapes`` contains indexes of ``Batch.shapes``.
+    ``at`` is the Unix time in microseconds. ``weight`` is the time that the snapshot represents, in seconds.
+    ``shapes`` contains indexes into ``Batch.shapes``.
     """
 
     at: int
@@ -48,14 +50,18 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Snapshots of one server. ``digests`` maps ids to normalized texts."""
+    """Snapshots of one server. ``digests`` maps ids to normalized text.
 
-    shapes: Sequence[Shape] = ()
+    ``bytes`` is an upper bound on the size in JSON; 0 if it is unknown.
+    """
+
+    shapes: Sequence[SharedValues] = ()
     snapshots: Sequence[Sampled] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
+    bytes: int = field(default=0, compare=False)
 
 
 def stack_id(functions: tuple[str, ...]) -> int:
     """Return the signed 64-bit hash that identifies a stack in the history."""
-    raw = blake2s("\n".join(functions).encode(), digest_size=_STACK_BYTES).digest()
+    raw = _native.blake2s("\n".join(functions).encode(), size=_STACK_BYTES)
     return int.from_bytes(raw, "big", signed=True)

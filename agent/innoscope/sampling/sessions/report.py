@@ -1,4 +1,4 @@
-"""Query the history: database time by any columns."""
+"""Query the history for the database time, grouped by any columns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from innoscope.sampling.sessions.files import Part
+    from innoscope.sampling.sessions.files import HistoryPart
 
 #: Value of a column; None means unknown. The value of ``stack`` is its hash in hexadecimal.
-Value: TypeAlias = str | int | None
+ColumnValue: TypeAlias = str | int | None
 
 #: Columns of ``samples``, by their names in options and in output.
 COLUMNS: Final = {
@@ -33,11 +33,11 @@ COLUMNS: Final = {
 #: Columns whose values may be abbreviated to their first characters.
 _ABBREVIATED: Final = frozenset({"digest", "blocker_digest", "cause"})
 _INTEGERS: Final = frozenset({"connection", "blocker", "tid", "cause_connection"})
-#: Columns that are computed from all samples of a snapshot, and how many seconds before the start of a time
-#: range the computation needs samples (agent/native/src/history/causes.rs).
+#: Columns that are computed from all samples of a snapshot (agent/native/src/history/causes.rs).
 _COMPUTED: Final = frozenset({"cause", "cause_connection", "cause_state"})
+#: The computation also needs the samples of this many seconds before the time range.
 _LOOK_BACK_S: Final = 3_600.0
-#: Maximum number of groups. The samples of all others are added up in ``Answer.rest``.
+#: Maximum number of groups. The time of all others is added up in ``Answer.rest``.
 MAX_GROUPS: Final = 100_000
 #: Maximum address space in bytes while files are read. A page of a forged file can claim a size of 2 GB.
 MAX_BYTES: Final = 2 << 30
@@ -50,7 +50,7 @@ class BadCondition(InnoscopeError):
     """A malformed condition, or one on an unknown column."""
 
 
-class Condition(NamedTuple):
+class ColumnCondition(NamedTuple):
     """The values of a column to include; None stands for unknown values."""
 
     column: str
@@ -67,15 +67,15 @@ class Question:
     begin: float
     end: float
     by: tuple[str, ...]
-    where: tuple[Condition, ...] = ()
+    where: tuple[ColumnCondition, ...] = ()
     all_threads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HistoryGroup:
     """A group's values in the order of ``Answer.by``, its seconds, samples and average active sessions."""
 
-    values: tuple[Value, ...]
+    values: tuple[ColumnValue, ...]
     seconds: float
     samples: int
     sessions: float
@@ -83,10 +83,11 @@ class Group:
 
 @dataclass(slots=True)
 class Answer:
-    """The groups, largest first. ``observed`` maps each server to the seconds that were observed.
+    """The groups, largest first. ``observed`` maps each server to its observed time in seconds.
 
-    ``seconds`` and ``sessions`` are totals. ``rest`` is the seconds of groups beyond MAX_GROUPS. ``texts``
-    has the texts of digests, and ``stacks`` the functions of stacks (see ``History.explain``).
+    ``seconds`` and ``sessions`` are totals. ``rest`` is the total of the groups beyond MAX_GROUPS, in
+    seconds. ``texts`` contains the text of each digest, and ``stacks`` the functions of each stack that
+    ``SessionHistory.explain`` has looked up.
     """
 
     by: tuple[str, ...]
@@ -94,14 +95,18 @@ class Answer:
     seconds: float = 0.0
     sessions: float = 0.0
     rest: float = 0.0
-    groups: list[Group] = field(default_factory=list)
+    groups: list[HistoryGroup] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     stacks: dict[str, list[str]] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
 
-class History:
-    """The history in a folder. Raises NoRights or BadFile if it cannot be read, or if there is no history."""
+class SessionHistory:
+    """The history in a directory.
+
+    Raise NoRights if we are not allowed to read the directory, or BadFile if it is unreadable or contains no
+    history.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -123,8 +128,8 @@ class History:
         return float(min(hours) * HOUR_S), float((max(hours) + 1) * HOUR_S)
 
     def files(self, table: str, begin: float, end: float) -> list[Path]:
-        """Return the paths of a table's files for all hours that overlap the given time."""
-        parts: list[Part] = [
+        """Return the paths of a table's files for all hours that overlap the given time range."""
+        parts: list[HistoryPart] = [
             part for part in self.parts if part.hour * HOUR_S < end and (part.hour + 1) * HOUR_S > begin
         ]
         return [path for part in parts if (path := part.file(table)).exists()]
@@ -152,7 +157,7 @@ class History:
             server = str(values[at_server])
             sessions = seconds / observed[server] if observed.get(server) else 0.0
             shown = values if inner is by else values[1:]
-            answer.groups.append(Group(_shown(by, shown), seconds, samples, sessions))
+            answer.groups.append(HistoryGroup(_shown(by, shown), seconds, samples, sessions))
             answer.seconds += seconds
             answer.sessions += sessions
         answer.rest = rest[0]
@@ -161,7 +166,7 @@ class History:
             answer.notes[f"only {MAX_GROUPS:,} groups are shown; the others took {rest[0]:,.0f} s"] = None
         return answer
 
-    def explain(self, answer: Answer, question: Question, groups: Sequence[Group]) -> None:
+    def explain(self, answer: Answer, question: Question, groups: Sequence[HistoryGroup]) -> None:
         """Look up the digests and stacks of some groups, and add them to the answer."""
         digests = {
             digest
@@ -186,7 +191,7 @@ class History:
             answer.notes |= _notes(broken)
 
     def _observed(self, question: Question) -> tuple[dict[str, float], dict[str, None]]:
-        """Return the seconds that were observed, by server, and notes on damaged files."""
+        """Return the observed time in seconds, by server, and notes on damaged files."""
         groups, _, _, broken = _native.history_group(
             "snapshots",
             self.files("snapshots", question.begin, question.end),
@@ -203,7 +208,10 @@ _NONE: Final = "the agent writes it ([history] in agent.toml); for copied files:
 
 @contextmanager
 def limited_memory() -> Iterator[None]:
-    """Limit this process's address space while it reads files, which may be forged. Beyond it, it aborts."""
+    """Limit this process's address space while it reads files, which may be forged.
+
+    If the limit is exceeded, the process aborts.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES if hard < 0 else min(MAX_BYTES, hard), hard))
     try:
@@ -212,12 +220,15 @@ def limited_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def condition(text: str) -> Condition:
-    """Parse ``COLUMN=VALUE[,VALUE…]``, where ``-`` stands for an unknown value. Raise BadCondition."""
+def condition(text: str) -> ColumnCondition:
+    """Parse ``COLUMN=VALUE[,VALUE…]``, where ``-`` stands for an unknown value.
+
+    Raise BadCondition if the text is malformed or the column is unknown.
+    """
     column, found, values = text.partition("=")
     if not found or column not in COLUMNS:
         raise BadCondition(f"{text!r} is not a condition", remedy=f"COLUMN=VALUE with {', '.join(COLUMNS)}")
-    return Condition(column, tuple(_parsed(column, value) for value in values.split(",")))
+    return ColumnCondition(column, tuple(_parsed(column, value) for value in values.split(",")))
 
 
 def _parsed(column: str, value: str) -> str | None:
@@ -248,7 +259,7 @@ def _span(question: Question) -> tuple[int, int]:
     return int(question.begin * _US), int(question.end * _US)
 
 
-def _shown(by: Sequence[str], values: Sequence[Value]) -> tuple[Value, ...]:
+def _shown(by: Sequence[str], values: Sequence[ColumnValue]) -> tuple[ColumnValue, ...]:
     return tuple(
         f"{value % _WORD:0{_HEX}x}" if name == "stack" and isinstance(value, int) else value
         for name, value in zip(by, values, strict=True)
@@ -256,14 +267,17 @@ def _shown(by: Sequence[str], values: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def _stack_number(stack: str) -> int:
-    """Convert a stack's hexadecimal hash to the signed number in the files. Raise ValueError."""
+    """Convert a stack's hexadecimal hash to the signed number in the files.
+
+    Raise ValueError unless it has 16 digits.
+    """
     number = int(stack, 16)
     if len(stack) != _HEX or number < 0:
         raise ValueError(stack)
     return number - _WORD if number >= _WORD // 2 else number
 
 
-def _column(answer: Answer, groups: Sequence[Group], name: str) -> set[str]:
+def _column(answer: Answer, groups: Sequence[HistoryGroup], name: str) -> set[str]:
     if name not in answer.by:
         return set()
     at = answer.by.index(name)
@@ -274,7 +288,7 @@ def _notes(broken: Sequence[tuple[Path, str]]) -> dict[str, None]:
     return dict.fromkeys(f"cannot read {path}: {why}" for path, why in broken)
 
 
-def document(answer: Answer, groups: Sequence[Group], question: Question) -> Mapping[str, object]:
+def document(answer: Answer, groups: Sequence[HistoryGroup], question: Question) -> Mapping[str, object]:
     """Return the JSON document (docs/json.md)."""
     at_digest = answer.by.index("digest") if "digest" in answer.by else None
     at_cause = answer.by.index("cause") if "cause" in answer.by else None

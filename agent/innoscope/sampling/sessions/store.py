@@ -15,18 +15,18 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from innoscope._native import HistoryHour, NativeError, history_check, history_merge
-from innoscope.common.errors import CannotWrite
+from innoscope.common import sanitize
+from innoscope.common.errors import BadFile, CannotWrite
 from innoscope.common.folders import sync
+from innoscope.common.typed import decode_json
 from innoscope.sampling.sessions import files
-from innoscope.sampling.sessions.files import HIDDEN, HOUR_S, TABLES, Part
-from innoscope.sampling.sessions.model import stack_id
+from innoscope.sampling.sessions.files import HIDDEN, HOUR_S, TABLES, HistoryPart
+from innoscope.sampling.sessions.model import Batch, SharedValues, stack_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import BinaryIO
-
-    from innoscope.sampling.sessions.model import Batch
 
 _log = logging.getLogger(__name__)
 
@@ -37,21 +37,26 @@ GRACE_S: Final = 120.0
 RETRY_S: Final = 30.0
 #: The clock was stepped if it has moved by more than this many seconds relative to the monotonic clock.
 _STEP_S: Final = 60.0
-#: Seconds without a step of the clock until parts may be removed because of their age.
+#: Seconds that must pass without a clock step before parts may be removed because of their age.
 _STEADY_S: Final = 3_600.0
-#: Modes of folders and files, as in agent/native/src/history/file.rs.
+#: Mode of directories.
 _FOLDER_MODE: Final = 0o750
+#: Mode of files, as in agent/native/src/history/file.rs.
 _FILE_MODE: Final = 0o640
 #: The file that a writer locks.
 _LOCK: Final = ".lock"
-#: The file with a part's cursor, and its maximum size.
+#: The file with a part's cursor.
 _CURSOR: Final = "cursor.json"
+#: Maximum size of the cursor file in bytes.
 _MAX_CURSOR_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits. A part is written after ``part_s`` seconds, or earlier at ``part_rows`` or ``part_bytes``."""
+class HistoryLimits:
+    """The limits of the history and its parts.
+
+    A part is written after ``part_s`` seconds, or earlier if it reaches ``part_rows`` or ``part_bytes``.
+    """
 
     keep_s: float = 7 * 86_400.0
     most_bytes: int = 2 << 30
@@ -73,16 +78,16 @@ class Counts:
 
 
 class HistoryStore:
-    """Writes the history to a folder, which it locks. Not thread-safe. Call ``prepare`` first.
+    """A writer of the history to a directory, which it locks. Not thread-safe. Call ``prepare`` first.
 
     ``cursor`` is stored with the samples. Before adding samples, set it to the position after them.
-    ``on_step`` is called before each change on disk, with its name.
+    ``on_step`` is called before each change on disk, with the name of the change.
     """
 
     def __init__(
         self,
         folder: Path,
-        bounds: Bounds,
+        bounds: HistoryLimits,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         on_step: Callable[[str], None] = lambda _: None,
@@ -102,7 +107,10 @@ class HistoryStore:
         self._lock: BinaryIO | None = None
 
     def prepare(self) -> None:
-        """Create the folder, and remove what a killed writer left behind. Raise CannotWrite."""
+        """Create and lock the directory, remove what a killed writer left behind, and restore ``cursor``.
+
+        Raise CannotWrite if this fails, or if another writer has locked the directory.
+        """
         try:
             self.folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
             self._lock_folder()
@@ -119,11 +127,11 @@ class HistoryStore:
         except OSError as error:
             raise CannotWrite(
                 f"cannot write the history to {self.folder}: {error.strerror}",
-                remedy="history.directory in agent.toml must be a folder of its own, writable for the agent",
+                remedy="history.directory in agent.toml must be a separate directory, writable for the agent",
             ) from error
 
     def _lock_folder(self) -> None:
-        """Lock the folder until this process exits. Raise OSError if another process has locked it."""
+        """Lock the directory until this process exits. Raise OSError if another process has locked it."""
         if self._lock is None:
             lock = (self.folder / _LOCK).open("ab")
             try:
@@ -134,7 +142,11 @@ class HistoryStore:
             self._lock = lock
 
     def add(self, server: str, batch: Batch) -> None:
-        """Add samples, and write them if their number or size reaches the limit of a part."""
+        """Add samples, and write them if their number or size reaches the limit of a part.
+
+        All text is sanitized, because any program may read the files.
+        """
+        server, batch = sanitize.line(server), _sanitized(batch)
         shapes = [(shape[:-1], stack_id(shape.stack)) for shape in batch.shapes]
         by_hour = groupby(batch.snapshots, key=lambda one: one.at // (HOUR_S * _US))
         for hour, group in by_hour:
@@ -153,7 +165,10 @@ class HistoryStore:
                 self._write_or_drop(hour)
 
     def tick(self) -> None:
-        """Write parts that are due, merge the parts of hours that have ended, and remove old ones."""
+        """Write parts that are due, and merge the parts of hours that have ended.
+
+        Remove parts that are too old, and the oldest parts while the history is too large.
+        """
         now, steady = self._clock(), self._monotonic()
         if abs(now - steady - self._offset) > _STEP_S:
             self._steady_since = steady
@@ -171,7 +186,7 @@ class HistoryStore:
         self._maintain(recent)
 
     def close(self) -> None:
-        """Write all samples."""
+        """Write all samples that are not in a file yet."""
         for hour in list(self._open):
             self._write_or_drop(hour)
 
@@ -219,7 +234,7 @@ class HistoryStore:
     def _maintain(self, recent: set[int]) -> None:
         try:
             self._expire()
-            by_hour: defaultdict[int, list[Part]] = defaultdict(list)
+            by_hour: defaultdict[int, list[HistoryPart]] = defaultdict(list)
             for part in files.live_parts(self.folder):
                 by_hour[part.hour].append(part)
             for hour in by_hour.keys() - recent:
@@ -230,11 +245,11 @@ class HistoryStore:
         except (OSError, NativeError) as error:
             self._failed("cannot maintain the history", error)
 
-    def _runs(self, parts: Sequence[Part]) -> list[list[Part]]:
+    def _runs(self, parts: Sequence[HistoryPart]) -> list[list[HistoryPart]]:
         """Split the parts of an hour at damaged ones, which cannot be merged."""
         if len(parts) == 1:
             return []
-        runs: list[list[Part]] = [[]]
+        runs: list[list[HistoryPart]] = [[]]
         for part in parts:
             if self._is_valid(part):
                 runs[-1].append(part)
@@ -242,7 +257,7 @@ class HistoryStore:
                 runs.append([])
         return runs
 
-    def _is_valid(self, part: Part) -> bool:
+    def _is_valid(self, part: HistoryPart) -> bool:
         """Return whether all files of a part can be read. A damaged part is reported once."""
         if part.path in self._damaged:
             return False
@@ -256,7 +271,7 @@ class HistoryStore:
             return False
         return True
 
-    def _merge(self, parts: Sequence[Part]) -> None:
+    def _merge(self, parts: Sequence[HistoryPart]) -> None:
         """Replace parts of an hour with one part that contains all their rows."""
         partial = self._partial(files.name(parts[0].hour, parts[0].first, parts[-1].last))
         try:
@@ -283,7 +298,10 @@ class HistoryStore:
         return partial
 
     def _publish(self, partial: Path) -> bool:
-        """Rename a complete folder, which makes it valid. Return whether the new name was synced to disk."""
+        """Rename a complete directory, which makes it valid.
+
+        Return whether the new name was synced to disk.
+        """
         sync(partial)
         self._step("rename")
         partial.rename(self.folder / partial.name.removeprefix(HIDDEN))
@@ -295,7 +313,7 @@ class HistoryStore:
             return False
         return True
 
-    def _remove(self, part: Part) -> None:
+    def _remove(self, part: HistoryPart) -> None:
         gone = self.folder / f"{HIDDEN}{part.path.name}.removed"
         self._step("hide")
         part.path.rename(gone)
@@ -326,17 +344,28 @@ class HistoryStore:
         self.counts.failure = why
 
 
-def _cursor_of(part: Part) -> dict[str, int]:
-    """Return the cursor of a part; empty if it is missing or damaged."""
-    with suppress(OSError, ValueError, RecursionError):
-        with (part.path / _CURSOR).open("rb") as file:
-            cursor = json.loads(file.read(_MAX_CURSOR_BYTES))
-        if isinstance(cursor, dict) and all(type(number) is int for number in cursor.values()):
-            return cursor
+def _sanitized(batch: Batch) -> Batch:
+    """Return the samples with sanitized texts and functions. Equal texts remain equal."""
+    shapes = [
+        SharedValues._make(
+            (*(text and sanitize.line(text) for text in shape[:-1]), tuple(map(sanitize.line, shape.stack)))
+        )
+        for shape in batch.shapes
+    ]
+    return Batch(
+        shapes, batch.snapshots, {digest: sanitize.line(text) for digest, text in batch.digests.items()}
+    )
+
+
+def _cursor_of(part: HistoryPart) -> dict[str, int]:
+    """Return the cursor of a part; empty if the cursor is missing or malformed."""
+    path = part.path / _CURSOR
+    with suppress(OSError, BadFile), path.open("rb") as file:
+        return decode_json(file.read(_MAX_CURSOR_BYTES), dict[str, int], path)
     return {}
 
 
-def _ends(parts: Sequence[Part]) -> dict[Part, float]:
+def _ends(parts: Sequence[HistoryPart]) -> dict[HistoryPart, float]:
     """Return the Unix time at which the hour of each part ended. The parts are in the order of writing.
 
     A part cannot be younger than those written later. Therefore, if the clock was ahead when a part was
@@ -349,7 +378,7 @@ def _ends(parts: Sequence[Part]) -> dict[Part, float]:
     return ends
 
 
-def _size(part: Part) -> int:
+def _size(part: HistoryPart) -> int:
     with suppress(OSError):
         return part.bytes
     return 0

@@ -11,6 +11,8 @@ from innoscope.target import foreign
 if TYPE_CHECKING:
     from innoscope.target.model import Target
 
+#: Sources that contain all function names of a build. Other symbols would not add any.
+COMPLETE: Final = frozenset({"symtab", "debug-file", "symbol-pack"})
 _DEBIAN: Final = frozenset({"debian", "ubuntu"})
 _RED_HAT: Final = frozenset({"rhel", "fedora", "centos", "rocky", "almalinux", "ol"})
 _SUSE: Final = frozenset({"sles", "suse", "opensuse"})

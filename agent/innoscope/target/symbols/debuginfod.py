@@ -1,4 +1,4 @@
-"""Fetch debug files from debuginfod servers, before a snapshot and only if DEBUGINFOD_URLS is set.
+"""Fetch debug files from debuginfod servers, if DEBUGINFOD_URLS is set.
 
 The cache is shared with elfutils' client (debuginfod_find_debuginfo(3)), which gdb and eu-stack use:
 ``<cache>/<build-id>/debuginfo``. An empty file records that the debuginfod servers do not have the debug
@@ -33,7 +33,7 @@ _BUILD_ID: Final = re.compile(r"(?:[0-9a-f]{2}){4,32}")
 _LACKING: Final = frozenset({"dynsym", "debugdata", "none"})
 
 
-class Progress(Protocol):
+class DownloadProgress(Protocol):
     """A callback for the progress of a download: file name, bytes so far, and total bytes if known."""
 
     def __call__(self, name: str, done: int, total: int | None, /) -> None:
@@ -41,8 +41,8 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings from the environment; disabled when no URLs are set."""
+class DebuginfodSettings:
+    """Settings from the environment. If there are no URLs, debuginfod is disabled."""
 
     urls: tuple[str, ...]
     cache: Path
@@ -51,7 +51,7 @@ class Settings:
     largest: int | None  # bytes
 
     @classmethod
-    def of(cls, environment: Mapping[str, str]) -> Settings:
+    def of(cls, environment: Mapping[str, str]) -> DebuginfodSettings:
         """Read DEBUGINFOD_URLS, _CACHE_PATH, _TIMEOUT, _MAXTIME, _MAXSIZE and XDG_CACHE_HOME."""
         urls = environment.get("DEBUGINFOD_URLS", "").split()
         home = environment.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
@@ -73,7 +73,7 @@ def _number(text: str | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedDebugFiles:
     """The results of ``fetch``.
 
     ``files`` maps build-ids to paths of debug files. ``notes`` contains messages about failed downloads.
@@ -83,7 +83,9 @@ class Fetched:
     notes: tuple[str, ...]
 
 
-def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress | None = None) -> Fetched:
+def fetch(
+    modules: Iterable[ModuleInfo], settings: DebuginfodSettings, progress: DownloadProgress | None = None
+) -> FetchedDebugFiles:
     """Fetch debug files for the modules that lack symbols. Server and network errors become notes.
 
     Ctrl-C skips the remaining downloads.
@@ -98,15 +100,17 @@ def fetch(modules: Iterable[ModuleInfo], settings: Settings, progress: Progress 
         except KeyboardInterrupt:
             notes.append("debuginfod: interrupted, the remaining files were skipped")
             break
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a hostile file can have any build-id
             notes.append(f"debuginfod: no debug file of {Path(module.path).name}: {error}")
             continue
         if path is not None:
             files[module.build_id] = str(path)
-    return Fetched(files, tuple(notes))
+    return FetchedDebugFiles(files, tuple(notes))
 
 
-def find(build_id: str, settings: Settings, name: str, progress: Progress | None = None) -> Path | None:
+def find(
+    build_id: str, settings: DebuginfodSettings, name: str, progress: DownloadProgress | None = None
+) -> Path | None:
     """Return the debug file of one build-id, from the cache or the debuginfod servers; None if not found.
 
     Raise OSError if a download fails, and ValueError if the build-id is malformed.
@@ -133,7 +137,7 @@ def find(build_id: str, settings: Settings, name: str, progress: Progress | None
     raise OSError(problem)
 
 
-def _cached(path: Path, settings: Settings) -> bool | None:
+def _cached(path: Path, settings: DebuginfodSettings) -> bool | None:
     """Return True if the file is cached, False if it is known to be missing, and None if unknown."""
     try:
         stat = path.stat()
@@ -157,7 +161,12 @@ def _remember_miss(path: Path) -> None:
 
 
 def _download(
-    url: str, path: Path, build_id: str, settings: Settings, name: str, progress: Progress | None
+    url: str,
+    path: Path,
+    build_id: str,
+    settings: DebuginfodSettings,
+    name: str,
+    progress: DownloadProgress | None,
 ) -> None:
     """Download to a temporary file beside ``path``, check it, and rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,12 +192,12 @@ def _download(
         partial.unlink(missing_ok=True)
 
 
-def _open(url: str, settings: Settings) -> Any:
+def _open(url: str, settings: DebuginfodSettings) -> Any:
     request = Request(url, headers={"User-Agent": f"innoscope/{innoscope.__version__}"})  # noqa: S310
-    return urlopen(request, timeout=settings.timeout_s)  # noqa: S310 (http and https only: Settings.of)
+    return urlopen(request, timeout=settings.timeout_s)  # noqa: S310 (http and https only: DebuginfodSettings.of)
 
 
-def _check_size(size: int, settings: Settings) -> None:
+def _check_size(size: int, settings: DebuginfodSettings) -> None:
     if settings.largest and size > settings.largest:
         raise OSError(f"larger than DEBUGINFOD_MAXSIZE={settings.largest:,} bytes")
 

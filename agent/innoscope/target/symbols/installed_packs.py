@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import asdict
 
 from innoscope import _native
 from innoscope.common.errors import BadFile, NoRights
@@ -17,7 +20,20 @@ if TYPE_CHECKING:
     from innoscope.target.model import Target
 
 _SUFFIX: Final = ".pack"
-_TEXTS: Final = ("server", "made_by", "made_at", "made_of")
+
+
+class _About(msgspec.Struct, frozen=True):
+    """A pack's description in JSON. Unknown keys are ignored, because later versions may add some."""
+
+    server: str | None = None
+    made_by: str | None = None
+    made_at: str | None = None
+    made_of: str | None = None
+
+    def __post_init__(self) -> None:
+        for value in asdict(self).values():
+            if value is not None:
+                packs.text(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +55,7 @@ class PackInfo:
 
 @dataclass(frozen=True, slots=True)
 class PackFile:
-    """A file in the pack folder. ``fits`` lists the pids of matching servers; ``problem`` is an error."""
+    """A file in the pack directory, the pids of matching servers (``fits``), and its defect (``problem``)."""
 
     path: str
     about: PackInfo | None
@@ -48,12 +64,9 @@ class PackFile:
 
 
 def about(pack: Pack) -> PackInfo:
-    """Return the description that the pack contains, after checking it. Raise BadFile."""
-    said = packs.read_json(pack, pack.about)
+    """Return the description that the pack contains, after checking it. Raise BadFile if it is malformed."""
+    said = packs.read_section(pack, pack.about, _About)
     layout = packs.read_layout(pack)
-    if not isinstance(said, dict):
-        raise packs.damaged(pack)
-    texts = {key: _text(pack, said.get(key)) for key in _TEXTS}
     return PackInfo(
         build_id=pack.build_id,
         functions=pack.functions,
@@ -62,26 +75,20 @@ def about(pack: Pack) -> PackInfo:
         settings=len(layout.variables),
         bytes=pack.size,
         unpacked_bytes=pack.unpacked_size,
-        **texts,
+        **asdict(said),
     )
 
 
-def _text(pack: Pack, value: Any) -> str | None:
-    if value is None:
-        return None
-    try:
-        return packs.text(value)
-    except ValueError as error:
-        raise packs.damaged(pack) from error
-
-
 def folder() -> Path:
-    """Return the folder of this host's packs."""
+    """Return the directory of this host's packs."""
     return Path(_native.pack_folder())
 
 
 def entries(targets: Iterable[Target]) -> list[PackFile]:
-    """Return all packs of this host, sorted by name. Raise NoRights."""
+    """Return all packs installed on this host, sorted by name.
+
+    Raise NoRights if we are not allowed to read their directory.
+    """
     try:
         files = sorted(path for path in folder().iterdir() if path.suffix == _SUFFIX)
     except (FileNotFoundError, NotADirectoryError):

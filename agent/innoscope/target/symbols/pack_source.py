@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from innoscope.target.model import Target
-    from innoscope.target.symbols.debuginfod import Progress
+    from innoscope.target.symbols.debuginfod import DownloadProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,14 @@ class PackSource:
     server: str | None
 
 
-def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress | None = None) -> PackSource:
+def of_server(
+    target: Target, debug_dirs: Sequence[str] = (), progress: DownloadProgress | None = None
+) -> PackSource:
     """Return the source for a pack of a running server.
 
     ``debug_dirs`` are searched before /usr/lib/debug. debuginfod is queried only if DEBUGINFOD_URLS is set.
-    Raise BadFile (its remedy shows how to get a file), NoSuchProcess or NoRights.
+    Raise BadFile if there is no suitable file (its remedy shows how to get one), NoSuchProcess if the server
+    has exited, or NoRights if we are not allowed to read it.
     """
     file = _best(target, debug_dirs, progress)
     return PackSource(file, Path(target.executable).name, _named(target))
@@ -46,13 +49,13 @@ def of_server(target: Target, debug_dirs: Sequence[str] = (), progress: Progress
 def of_file(file: Path) -> PackSource:
     """Return the source for a pack of a file.
 
-    The server's version is taken from a running server with the same build-id,
-    or else read from the file. Raise BadFile.
+    The server's version is taken from a running server with the same build-id, or else read from the file.
+    Raise BadFile if the file cannot be read or is not an ELF file.
     """
     return PackSource(file, file.name, _server_of(file))
 
 
-def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) -> Path:
+def _best(target: Target, debug_dirs: Sequence[str], progress: DownloadProgress | None) -> Path:
     """Return the file with the most symbols: the executable, its debug file, or the file from debuginfod."""
     proc = ProcFs()
     own = proc.path(target.pid, "exe")
@@ -77,20 +80,23 @@ def _best(target: Target, debug_dirs: Sequence[str], progress: Progress | None) 
     )
 
 
-def _fetched(target: Target, progress: Progress | None) -> Path | None:
-    settings = debuginfod.Settings.of(os.environ)
+def _fetched(target: Target, progress: DownloadProgress | None) -> Path | None:
+    settings = debuginfod.DebuginfodSettings.of(os.environ)
     if not settings.urls or target.build_id is None:
         return None
     try:
         return debuginfod.find(target.build_id, settings, Path(target.executable).name, progress)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise BadFile(
             f"debuginfod: {error}", remedy="unset DEBUGINFOD_URLS; or name the file: --file FILE"
         ) from error
 
 
 def _server_of(file: Path) -> str | None:
-    """Return the flavour and version, such as ``mariadb 11.4.5-MariaDB``; None if unknown. Raise BadFile."""
+    """Return the flavour and version, such as ``mariadb 11.4.5-MariaDB``; None if unknown.
+
+    Raise BadFile if the file cannot be read or is not an ELF file.
+    """
     with translating(os.getpid()):
         build_id = _native.elf_info(str(file)).build_id
     for target in find_all():

@@ -1,14 +1,13 @@
 """Read the contents of this host's symbol packs: addresses of variables, and members of structures.
 
-The Rust core uses a pack's names in the same way as those of a debug file (docs/symbols.md). Packs are not
+The Rust core uses a pack's names in the same way as a debug file's names (docs/symbols.md). Packs are not
 trusted: the Rust core checks the owner and the checksum, and this module checks each number.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from innoscope._native import NativeError, Pack
     from innoscope.target.model import Target
 
+T = TypeVar("T")
 #: The value of ``Target.symbols`` and ``ModuleInfo.symbols_from`` for a pack.
 SOURCE: Final = "symbol-pack"
 _LONGEST: Final = 1000  # maximum length of a string in characters
@@ -32,12 +32,14 @@ _U32: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 32) - 1)]
 _Offsets: TypeAlias = Annotated[list[_U32], Meta(min_length=1)]
 _MemberKind: TypeAlias = Literal["unsigned", "signed", "float", "pointer", "structure"]
 _VariableKind: TypeAlias = Literal["unsigned", "signed", "float", "char", "other"]
+#: A member in JSON: the fields of Member.
+MemberFields: TypeAlias = tuple[_Offsets, _U32, _MemberKind, _U32, _U32]
 
 
 class _Layout(msgspec.Struct, frozen=True):
     """A pack's layout in JSON. Unknown keys are ignored, because later versions may add some."""
 
-    members: dict[str, tuple[_Offsets, _U32, _MemberKind, _U32, _U32]]
+    members: dict[str, MemberFields]
     missing: dict[str, str]
     variables: dict[str, tuple[Annotated[int, Meta(ge=0)], _U32, _VariableKind, str]]
 
@@ -50,7 +52,7 @@ class _Layout(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackLayout:
     """The contents of a pack, except the symbol names.
 
     ``members`` has the format that ``_native.members_in_process`` returns. ``missing`` maps each member that
@@ -64,8 +66,8 @@ class Layout:
     variables: Mapping[str, tuple[int, int, str, str]]
 
 
-def layout(build_id: str | None) -> Layout | None:
-    """Return the layout in this build's pack, or None if there is none. Raise BadFile for a bad pack."""
+def layout(build_id: str | None) -> PackLayout | None:
+    """Return the layout in this build's pack, or None if there is none. Raise BadFile if it is rejected."""
     if build_id is None:
         return None
 
@@ -78,7 +80,7 @@ def layout(build_id: str | None) -> Layout | None:
 
 
 def open_pack(path: str) -> Pack:
-    """Open a pack by its path. Raise BadFile."""
+    """Open a pack by its path. Raise BadFile if the pack is rejected."""
     try:
         return _native.Pack(path)
     except _native.NativeError as error:
@@ -88,7 +90,7 @@ def open_pack(path: str) -> Pack:
 def path_for(build_id: str | None) -> str | None:
     """Return the path of this build's pack, or None if there is none.
 
-    Raise BadFile for a bad owner or checksum.
+    Raise BadFile if its owner or checksum is wrong.
     """
     if build_id is None:
         return None
@@ -114,22 +116,19 @@ def refused(error: NativeError) -> BadFile:
     return BadFile(found.detail, remedy=found.remedy)
 
 
-def read_layout(pack: Pack) -> Layout:
-    """Parse and check the layout in a pack. Raise BadFile."""
-    try:
-        found = typed.decode_json(pack.layout, _Layout, pack.path)
-    except BadFile as error:
-        raise damaged(pack) from error
+def read_layout(pack: Pack) -> PackLayout:
+    """Parse and check the layout in a pack. Raise BadFile if it is malformed."""
+    found = read_section(pack, pack.layout, _Layout)
     members = {path: Member(*fields) for path, fields in found.members.items()}
-    return Layout(members, found.missing, dict(found.variables))
+    return PackLayout(members, found.missing, dict(found.variables))
 
 
-def read_json(pack: Pack, raw: bytes) -> Any:
-    """Parse one of the pack's JSON sections. Raise BadFile."""
+def read_section(pack: Pack, raw: bytes, kind: type[T]) -> T:
+    """Parse and check one of the pack's JSON sections. Raise BadFile if it is malformed."""
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise damaged(pack) from error
+        return typed.decode_json(raw, kind, pack.path)
+    except BadFile as error:
+        raise _damaged(pack) from error
 
 
 def fields(member: Member) -> list[Any]:
@@ -137,7 +136,7 @@ def fields(member: Member) -> list[Any]:
     return [member.offsets, member.size, member.kind, member.stride, member.count]
 
 
-def damaged(pack: Pack) -> BadFile:
+def _damaged(pack: Pack) -> BadFile:
     """Return the error for a pack with malformed JSON sections."""
     return BadFile(
         f"cannot use symbol pack {pack.path}: its descriptions are damaged",
@@ -148,7 +147,7 @@ def damaged(pack: Pack) -> BadFile:
 def text(value: Any) -> str:
     """Return a JSON value if it is a short, printable string, which can safely be shown on a terminal.
 
-    Raise ValueError.
+    Raise ValueError otherwise.
     """
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
         raise ValueError("malformed text")

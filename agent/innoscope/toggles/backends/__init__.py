@@ -1,1 +1,1 @@
-"""Change a setting through SQL, or in the server's memory with types from gdb."""
+"""Change a setting over SQL or in the server's memory, and read the types of variables with gdb."""

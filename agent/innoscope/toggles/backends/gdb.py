@@ -47,7 +47,8 @@ _KINDS: Final = {
 class Described:
     """A variable: its ELF virtual address, size in bytes, and kind.
 
-    The kind is unsigned, signed, float, char (a byte whose sign C does not define), or other (not a number).
+    The kind is unsigned, signed, float, char (a byte whose signedness C does not define), or other (not a
+    number).
     """
 
     address: int

@@ -18,24 +18,24 @@ from innoscope.target.discover import still_same
 from innoscope.target.native_errors import gone, translating
 from innoscope.toggles import locate_setting as resolving
 from innoscope.toggles import number_bytes
-from innoscope.toggles.model import ChangeFailed, Refused, Step, same
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, ChangeStep, same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
     from innoscope.target.model import Target
-    from innoscope.toggles.locate_setting import Resolved
-    from innoscope.toggles.model import Backend, Raw, Setting
+    from innoscope.toggles.locate_setting import SettingLocation
+    from innoscope.toggles.model import Backend, Raw, ToggledVariable
 
 _YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 _YAMA_NEVER: Final = "3"
 
 
 class MemoryWriter:
-    """Writes to one server through /proc/PID/mem. ``gdb`` is the program that reads the types.
+    """Writes to one server through /proc/PID/mem. ``gdb`` is the gdb executable.
 
-    All methods raise NoRights, and NoSuchProcess if the server has exited, even if its pid was reused.
+    All methods may raise NoRights, or NoSuchProcess if the server has exited, even if its pid was reused.
     """
 
     kind = "memory"
@@ -43,7 +43,7 @@ class MemoryWriter:
     def __init__(self, target: Target, *, gdb: str = "gdb") -> None:
         self._target = target
         self._gdb = gdb
-        self._known: dict[Setting, Resolved | InnoscopeError] = {}
+        self._known: dict[ToggledVariable, SettingLocation | InnoscopeError] = {}
 
     def __enter__(self) -> MemoryWriter:
         return self
@@ -57,10 +57,10 @@ class MemoryWriter:
         """Forget the located settings."""
         self._known = {}
 
-    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[ChangeStep, ...]:
         """Return the steps with the current values in memory.
 
-        Raise NotOnThisServer if this build lacks one of the variables, and Refused if a variable or its
+        Raise NotOnThisServer if this build lacks one of the variables, and ChangeRefused if a variable or its
         value does not match the catalog.
         """
         self.learn([backend])
@@ -77,7 +77,7 @@ class MemoryWriter:
         if unknown:
             self._known |= resolving.find_all(self._target, unknown, gdb=self._gdb)
 
-    def read(self, step: Step) -> Raw:
+    def read(self, step: ChangeStep) -> Raw:
         """Return the setting's current value in memory."""
         address, size, kind = _place(step)
         with translating(self._target.pid):
@@ -85,10 +85,10 @@ class MemoryWriter:
         self._must_be_the_same()
         return number_bytes.decode(raw, kind)
 
-    def write(self, step: Step) -> None:
+    def write(self, step: ChangeStep) -> None:
         """Write ``step.new`` if the value is still ``step.old``, and read it back.
 
-        Raise Refused if nothing was written, and ChangeFailed if the written value cannot be verified.
+        Raise ChangeRefused if nothing was written, and ChangeFailed if the written value cannot be verified.
         """
         address, size, kind = _place(step)
         new = number_bytes.encode(step.setting, step.new, kind, size)
@@ -113,22 +113,22 @@ class MemoryWriter:
                 remedy="the server itself writes this variable: use the SQL backend",
             )
 
-    def _step(self, setting: Setting, raw: Raw | None) -> Step:
+    def _step(self, setting: ToggledVariable, raw: Raw | None) -> ChangeStep:
         place = self._known[setting]
         if isinstance(place, InnoscopeError):
             raise place
-        step = Step(setting.name, None, raw, place.address, place.size, place.type, place.origin)
+        step = ChangeStep(setting.name, None, raw, place.address, place.size, place.type, place.origin)
         if raw is not None:
             number_bytes.encode(setting.name, raw, place.type, place.size)
         old = self.read(step)
         low, high = setting.plausible or (float("-inf"), float("inf"))
         if not low <= float(old) <= high:
-            raise Refused(
+            raise ChangeRefused(
                 f"{setting.name} is {old} in memory, and should be from {low:g} to {high:g}: "
                 "the catalog describes another variable",
                 remedy="nothing was written: use the SQL backend, or report this build",
             )
-        return Step(setting.name, old, raw, place.address, place.size, place.type, place.origin)
+        return ChangeStep(setting.name, old, raw, place.address, place.size, place.type, place.origin)
 
     def _open(self) -> int:
         """Open /proc/PID/mem. The descriptor stays bound to this address space even if the pid is reused."""
@@ -140,18 +140,18 @@ class MemoryWriter:
                 raise self._no_rights(error) from error
             raise gone(self._target.pid) from error
 
-    def _check(self, step: Step, memory: int) -> None:
+    def _check(self, step: ChangeStep, memory: int) -> None:
         """Check that process, build, location and value have not changed. ``memory`` is the open file."""
         self._must_be_the_same()
         address, size, kind = _place(step)
         with translating(self._target.pid):
             build_id = _native.elf_info(f"/proc/{self._target.pid}/exe").build_id
         if build_id != self._target.build_id:
-            raise Refused(
-                f"process {self._target.pid} runs another build than when the change was planned",
+            raise ChangeRefused(
+                f"process {self._target.pid} runs a different build from when the change was planned",
                 remedy="plan it again",
             )
-        place = resolving.Resolved(address, size, kind, step.origin or "")
+        place = resolving.SettingLocation(address, size, kind, step.origin or "")
         resolving.check_place(step.setting, place, Image(self._target.pid))
         try:
             raw = os.pread(memory, size, address)
@@ -161,12 +161,12 @@ class MemoryWriter:
             raise gone(self._target.pid)
         now = number_bytes.decode(raw, kind)
         if not same(now, step.old):
-            raise Refused(
+            raise ChangeRefused(
                 f"cannot change {step.setting}: it is {now} now, not {step.old} as planned",
                 remedy="nothing was written: plan it again",
             )
 
-    def _put(self, step: Step, memory: int, new: bytes) -> bool:
+    def _put(self, step: ChangeStep, memory: int, new: bytes) -> bool:
         """Write the bytes with one system call. Return False if the server has exited."""
         try:
             return os.pwrite(memory, new, _place(step)[0]) == len(new)
@@ -188,17 +188,17 @@ class MemoryWriter:
             return NoRights(what, remedy=remedy)
         return NoRights(what, remedy="run it as root; in a container, CAP_SYS_PTRACE is required")
 
-    def _refused(self, step: Step, error: OSError) -> Refused:
-        return Refused(
+    def _refused(self, step: ChangeStep, error: OSError) -> ChangeRefused:
+        return ChangeRefused(
             f"{step.setting} at {step.address:#x} of process {self._target.pid} cannot be written: "
             f"{error.strerror}",
             remedy="nothing was written; to see what this host forbids: innoscope doctor",
         )
 
 
-def _place(step: Step) -> tuple[int, int, str]:
+def _place(step: ChangeStep) -> tuple[int, int, str]:
     if step.address is None or step.size is None or step.type is None:
-        raise Refused(
+        raise ChangeRefused(
             f"cannot change {step.setting} in memory: its address is unknown", remedy="plan the change again"
         )
     return step.address, step.size, step.type

@@ -16,19 +16,19 @@ from innoscope.target import sql
 from innoscope.target.container import differing_namespaces
 from innoscope.target.peer import WrongPeer
 from innoscope.target.proc import ProcFs
-from innoscope.toggles.model import ChangeFailed, NotOnThisServer, Refused, Step, same
+from innoscope.toggles.model import ChangeFailed, ChangeRefused, ChangeStep, NotOnThisServer, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from innoscope.target.credentials import Account
+    from innoscope.target.credentials import LoginOptions
     from innoscope.target.login import Connection
     from innoscope.target.model import Target
     from innoscope.toggles.model import Assignment, Backend, Raw
 
-#: Timeout in seconds of a login and of each query.
+#: Timeout for a login and for each query, in seconds.
 _ANSWER: Final = 5.0
-#: Timeout in seconds of a change, which may require the server to flush pages or resize memory first.
+#: Timeout in seconds for a change, which may require the server to flush pages or resize memory first.
 _CHANGE: Final = 60.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 _WORD: Final = re.compile(r"\w+", re.ASCII)
@@ -46,7 +46,7 @@ class NoLogin(NotOnThisServer):
 
 
 class LockedOut(NoLogin):
-    """The server reports "Too many connections" (1040), also on its extra ports if it has any."""
+    """The server reports "Too many connections" (1040), even on its extra port if it has one."""
 
 
 class SqlWriter:
@@ -58,7 +58,7 @@ class SqlWriter:
 
     kind = "sql"
 
-    def __init__(self, target: Target, account: Account) -> None:
+    def __init__(self, target: Target, account: LoginOptions) -> None:
         self.warnings: list[str] = []
         self._target = target
         self._account = account
@@ -78,10 +78,11 @@ class SqlWriter:
                 self._open.abandon()
             self._open = None
 
-    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[Step, ...]:
-        """Return the steps with the current values. Nothing is written. ``new`` has one value per assignment.
+    def prepare(self, backend: Backend, new: Sequence[Raw | None]) -> tuple[ChangeStep, ...]:
+        """Return the steps with the current values; write nothing. ``new`` holds one value per assignment.
 
-        Raise NoLogin, LockedOut, or NotOnThisServer if this server does not have one of the variables.
+        Raise NoLogin if SQL is unavailable, LockedOut if there are too many connections, or NotOnThisServer
+        if this server does not have one of the variables.
         """
         names = [one.setting.name for one in backend.assignments]
         try:
@@ -89,25 +90,26 @@ class SqlWriter:
         except ChangeFailed as error:
             raise NoLogin(f"SQL is unavailable: {error.what}", remedy=error.remedy) from error
         return tuple(
-            Step(name, old, _bounded(one, old, wanted))
+            ChangeStep(name, old, _bounded(one, old, wanted))
             for name, one, old, wanted in zip(names, backend.assignments, now, new, strict=True)
         )
 
-    def read(self, step: Step) -> Raw:
+    def read(self, step: ChangeStep) -> Raw:
         """Return the variable's current value.
 
-        Raise NotOnThisServer, or ChangeFailed if the server has exited.
+        Raise NotOnThisServer if this server does not have the variable, or ChangeFailed if the server does
+        not reply in time or has exited.
         """
         return self._values([step.setting])[0]
 
-    def write(self, step: Step) -> None:
+    def write(self, step: ChangeStep) -> None:
         """Run ``SET GLOBAL``, and read the value back.
 
-        Raise Refused if the server refused the change: nothing was written. Raise ChangeFailed if
+        Raise ChangeRefused if the server refused the change: nothing was written. Raise ChangeFailed if
         the server set another value or did not reply in time.
         """
         if step.new is None:
-            raise Refused(f"cannot change {step.setting}: no value", remedy="innoscope toggle list")
+            raise ChangeRefused(f"cannot change {step.setting}: no value", remedy="innoscope toggle list")
         statement = f"SET GLOBAL {_checked(step.setting)} = {_literal(step.new)}"
         with self._explaining(step.setting, statement), self._with_change_timeout() as connection:
             sql.raw_rows(connection, statement)
@@ -139,14 +141,17 @@ class SqlWriter:
         try:
             return sql.connect(self._target, account.defaults_file, account.user, _ANSWER, proc=self._proc)
         except WrongPeer as error:
-            raise Refused(error.what, remedy=error.remedy) from error
+            raise ChangeRefused(error.what, remedy=error.remedy) from error
         except SqlFailed as error:
             if _code(error) != _TOO_MANY:
                 raise NoLogin(f"SQL is unavailable: {_short(error)}", remedy=error.remedy) from error
             return self._extra_port(error)
 
     def _extra_port(self, full: SqlFailed) -> Connection:
-        """Connect to extra_port (MariaDB, Percona) or the admin port (MySQL), which have their own limits."""
+        """Connect to extra_port (MariaDB, Percona) or the admin port (MySQL), which have their own limits.
+
+        Raise LockedOut if no such port accepts the login.
+        """
         for port in self._other_ports():
             with contextlib.suppress(SqlFailed):
                 return sql.connect_tcp(
@@ -159,7 +164,10 @@ class SqlWriter:
         ) from full
 
     def _other_ports(self) -> list[int]:
-        """Return the server's other listening TCP ports; empty if it is in another network namespace."""
+        """Return the other TCP ports on which the server listens; empty if they cannot be determined.
+
+        They cannot be determined if the server is in another network namespace.
+        """
         if "net" in differing_namespaces(self._proc, self._target.pid):
             return []
         try:
@@ -195,7 +203,7 @@ class SqlWriter:
         return user.decode(errors="replace") if isinstance(user, bytes) else user or "USER"
 
 
-def _refusal(code: int, words: str, what: str, user: str) -> Refused:
+def _refusal(code: int, words: str, what: str, user: str) -> ChangeRefused:
     """Return the error for a statement that the server refused: nothing was written."""
     if code == _UNKNOWN:
         return NotOnThisServer(f"this server has no {what}: {words}", remedy="innoscope toggle list")
@@ -207,11 +215,11 @@ def _refusal(code: int, words: str, what: str, user: str) -> Refused:
         named = _PRIVILEGES.search(words)
         # The last privilege is the narrowest: "SUPER or SYSTEM_VARIABLES_ADMIN", "SUPER, CONNECTION ADMIN".
         privilege = re.split(r",\s*|\s+or\s+", named[1])[-1] if named else "SUPER"
-        return Refused(
+        return ChangeRefused(
             f"this account may not change {what}: {words}",
             remedy=f"GRANT {privilege} ON *.* TO '{user}'@'localhost'",
         )
-    return Refused(
+    return ChangeRefused(
         f"the server refuses to change {what}: {words} ({code})", remedy="innoscope toggle show NAME"
     )
 
@@ -226,17 +234,17 @@ def _bounded(one: Assignment, old: Raw, wanted: Raw | None) -> Raw | None:
 
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise Refused(f"invalid name of a system variable: {name!r}")
+        raise ChangeRefused(f"invalid name of a system variable: {name!r}")
     return name
 
 
 def _literal(raw: Raw) -> str:
-    """Return the value as an SQL literal. Raise Refused for a word that would need escaping."""
+    """Return the value as an SQL literal. Raise ChangeRefused if a word would need escaping."""
     if isinstance(raw, bool):
         return "ON" if raw else "OFF"
     if isinstance(raw, str):
         if not _WORD.fullmatch(raw):
-            raise Refused(f"invalid value of a system variable: {raw!r}")
+            raise ChangeRefused(f"invalid value of a system variable: {raw!r}")
         return f"'{raw}'"
     return repr(raw)
 

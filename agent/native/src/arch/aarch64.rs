@@ -4,7 +4,7 @@ use gimli::{AArch64, Vendor};
 
 use super::{Arch, Call, ImportStub, PerfRegisters, SignalFrame, ThreadDescriptor};
 
-/// The 64-bit architecture of Arm.
+/// The 64-bit Arm architecture.
 pub static AARCH64: Arch = Arch {
     name: "aarch64",
     return_address: AArch64::X30,
@@ -13,10 +13,10 @@ pub static AARCH64: Arch = Arch {
     has_link_register: true,
     vendor: Vendor::AArch64, // DW_CFA_AARCH64_negate_ra_state
     // Linux maps user memory above 2^48 only on request (Documentation/arch/arm64/memory.rst). The bits above
-    // are a signature in return addresses that the instruction paciasp has signed.
+    // hold the signature of a return address that the instruction paciasp has signed.
     address_bits: (1 << 48) - 1,
-    // The kernel replaces the link register and records the stack pointer at the function's entry, which is also
-    // that after the return (arch/arm64/kernel/probes/uprobes.c).
+    // The kernel replaces the link register and records the stack pointer at the function's entry, which equals
+    // the stack pointer after the return (arch/arm64/kernel/probes/uprobes.c).
     above_return_probe: 0,
     // struct rt_sigframe (arch/arm64/kernel/signal.c): siginfo (128 bytes), ucontext (176 bytes before
     // uc_mcontext), and struct sigcontext: fault_address, regs[31], sp and pc.
@@ -33,7 +33,7 @@ pub static AARCH64: Arch = Arch {
     is_stepped,
     perf: PerfRegisters { bp: 29, lr: Some(30), sp: 31, ip: 32 },
     audit: 0xc000_00b7, // AUDIT_ARCH_AARCH64
-    // 24 unused pointers and two that link all descriptors precede the id.
+    // The id follows 24 unused pointers and two pointers that link all descriptors.
     descriptor: ThreadDescriptor { own: &[], tid: 0xd0, tids: 0xc0..0x200 },
 };
 
@@ -52,7 +52,7 @@ fn last(code: &[u8]) -> Option<u32> {
 fn decode_call(code: &[u8], address: u64) -> Option<Call> {
     let instruction = last(code)?;
     if instruction & 0xfc00_0000 == 0x9400_0000 {
-        // The low 26 bits are a signed number of instructions, relative to this one.
+        // The low 26 bits are a signed offset from this instruction, counted in instructions.
         let offset = i64::from((instruction << 6).cast_signed() >> 4);
         return Some(Call::Direct(address.wrapping_sub(4).wrapping_add_signed(offset)));
     }
@@ -76,7 +76,7 @@ fn import_stubs(code: &[u8], start: u64) -> Vec<ImportStub> {
             continue;
         }
         let address = start.wrapping_add(4 * index as u64);
-        // A signed number of pages: the upper 19 bits are in bits 5 to 23, the lower two in bits 29 and 30.
+        // A signed offset in pages: its upper 19 bits are in bits 5 to 23, its lower two in bits 29 and 30.
         let upper = i64::from((page << 8).cast_signed() >> 13) << 2;
         let pages = upper | i64::from(page >> 29 & 3);
         let slot = (address & !0xfff)
@@ -90,7 +90,7 @@ fn import_stubs(code: &[u8], start: u64) -> Vec<ImportStub> {
     found
 }
 
-/// Return true if the kernel single-steps the first instruction. It simulates branches and address
+/// Return true if the kernel single-steps the first instruction. The kernel simulates branches and address
 /// computations (arch/arm64/kernel/probes/decode-insn.c).
 fn is_stepped(code: &[u8]) -> bool {
     const SIMULATED: [(u32, u32); 8] = [
@@ -118,6 +118,8 @@ pub mod host {
     pub const SYS_CREAT: Option<libc::c_long> = None;
     /// This architecture has only openat.
     pub const SYS_OPEN: Option<libc::c_long> = None;
+    /// On this architecture, functions with return probes return through a breakpoint.
+    pub const SYS_URETPROBE: Option<libc::c_long> = None;
 
     /// The instruction svc #0.
     const SYSTEM_CALL: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
@@ -125,9 +127,9 @@ pub mod host {
     /// Return the registers of a thread that ptrace has stopped, with the number and the first argument of
     /// its system call. `code` reads the code at an address.
     ///
-    /// ptrace does not return the kernel's `syscallno` and `orig_x0`. During a system call, x8 and x0 have their
-    /// values from its entry. Before the stop, the kernel sets the instruction pointer of a system call that it
-    /// will restart back to the instruction svc (arch/arm64/kernel/signal.c, do_signal).
+    /// ptrace does not return the kernel's `syscallno` and `orig_x0`. During a system call, x8 and x0 still hold
+    /// the values from its entry. If the kernel will restart the system call, it moves the instruction pointer
+    /// back to the svc instruction before the stop (arch/arm64/kernel/signal.c, do_signal).
     pub fn of_stopped(
         registers: &user_regs_struct,
         code: impl Fn(u64) -> Option<[u8; 4]>,
@@ -189,8 +191,8 @@ mod tests {
 
     #[test]
     fn stubs_for_imported_functions_are_found() {
-        // adrp x16, +2 pages; ldr x17, [x16, #0xfa8]; add x16, x16, #0xfa8; br x17; the next one with bti c and
-        // adrp x16, -1 page
+        // adrp x16, +2 pages; ldr x17, [x16, #0xfa8]; add x16, x16, #0xfa8; br x17; then a stub that begins
+        // with bti c; adrp x16, -1 page
         let plt = [0xd000_0010, 0xf947_d611, 0x913e_a210, 0xd61f_0220, 0xd503_245f, 0xf0ff_fff0, 0xf947_d611];
         let slots = [(0x1010, 0x3fa8), (0x1024, 0xfa8), (0x1020, 0xfa8)];
         let slots = slots.map(|(address, slot)| ImportStub { address, slot });

@@ -33,18 +33,18 @@ pub static NATIVE: &Arch = &AARCH64;
 pub struct Arch {
     /// The name, as returned by [`crate::symbols::ElfFile::machine`] and `uname -m`.
     pub name: &'static str,
-    /// DWARF's number of the column that has the return address. If the architecture has a link register, it
-    /// is the number of that register.
+    /// DWARF column number of the return address. If the architecture has a link register, this is the number
+    /// of that register.
     pub return_address: Register,
-    /// DWARF's number of the stack pointer.
+    /// DWARF register number of the stack pointer.
     pub stack_pointer: Register,
-    /// DWARF's number of the frame pointer.
+    /// DWARF register number of the frame pointer.
     pub frame_pointer: Register,
     /// True if a call stores the return address in a register, not on the stack.
     pub has_link_register: bool,
     /// Selects the vendor's extensions to the unwind instructions.
     pub vendor: Vendor,
-    /// The bits of a return address that are part of the address.
+    /// Mask of the bits of a return address that belong to the address; the others may hold a signature.
     pub address_bits: u64,
     /// The stack pointer after a return, minus the address that the kernel records for a return probe
     /// (`struct return_instance`, member `stack`).
@@ -53,8 +53,8 @@ pub struct Arch {
     pub signal_frame: Option<SignalFrame>,
     /// Maximum length of a call instruction, in bytes.
     pub call_bytes: usize,
-    /// Decode the call instruction that ends where the code ends, at this address. Return None if the code
-    /// does not end with a call.
+    /// Decode the call instruction at the end of the code; the argument is the address after it. Return None
+    /// if the code does not end with a call.
     pub decode_call: fn(code: &[u8], address: u64) -> Option<Call>,
     /// Find the stubs for imported functions in the code of a `.plt` section that begins at this address.
     /// None if the unwinder does not need them, because there is no link register.
@@ -92,22 +92,22 @@ pub struct ImportStub {
     pub slot: u64,
 }
 
-/// How the kernel calls a signal handler: the handler returns to code in the vDSO, which has no unwind
-/// information, and the interrupted registers are at fixed offsets from the stack pointer.
+/// The layout of a signal handler's frame. The handler returns to code in the vDSO, which has no unwind
+/// information. The kernel saves the interrupted registers at fixed offsets from the stack pointer.
 pub struct SignalFrame {
     /// The code to which the handler returns.
     pub code: &'static [u8],
-    /// Offsets of the saved registers.
+    /// Offset of the saved instruction pointer.
     pub ip: u64,
-    /// See `ip`.
+    /// Offset of the saved stack pointer.
     pub sp: u64,
-    /// See `ip`.
+    /// Offset of the saved frame pointer.
     pub bp: u64,
-    /// See `ip`.
+    /// Offset of the saved link register.
     pub lr: u64,
 }
 
-/// Numbers of the registers in perf_regs.h. The kernel writes registers in ascending order of these numbers.
+/// Register numbers from perf_regs.h. The kernel writes the registers in ascending order of these numbers.
 pub struct PerfRegisters {
     /// The instruction pointer.
     pub ip: u32,
@@ -134,7 +134,7 @@ impl PerfRegisters {
         self.numbers().count()
     }
 
-    /// Return the registers in a sample; `words` returns the word at an index, or None if it is missing.
+    /// Return the registers in a sample; `word` returns the word at an index, or None if it is missing.
     pub fn read(&self, word: impl Fn(usize) -> Option<u64>) -> Option<Registers> {
         let at = |number: u32| word(self.numbers().filter(|other| *other < number).count());
         let lr = match self.lr {
@@ -159,7 +159,7 @@ impl Arch {
         self.has_link_register.then_some(value)
     }
 
-    /// Remove the signature from a return address: bits that are not part of the address.
+    /// Clear the bits of a return address that do not belong to the address, such as a signature.
     pub fn strip(&self, address: u64) -> u64 {
         address & self.address_bits
     }

@@ -21,8 +21,8 @@ pub static X86_64: Arch = Arch {
     is_stepped,
     perf: PerfRegisters { bp: 6, sp: 7, ip: 8, lr: None },
     audit: 0xc000_003e, // AUDIT_ARCH_X86_64
-    // The descriptor begins with a tcbhead_t, which contains the pointers. The offset of the id is valid for
-    // glibc 2.17 to 2.42.
+    // The descriptor begins with a tcbhead_t, which contains the pointers to the descriptor. The offset of the
+    // id is valid for glibc 2.17 to 2.42.
     descriptor: ThreadDescriptor { own: &[0, 16], tid: 0x2d0, tids: 0x200..0x400 },
 };
 
@@ -57,7 +57,7 @@ fn is_indirect(code: &[u8]) -> bool {
     rest.len() == usize::from(has_sib) + displacement
 }
 
-/// Return true if the kernel single-steps the first instruction. It emulates push, nop, call and jump
+/// Return true if the kernel single-steps the first instruction. The kernel emulates push, nop, call and jump
 /// (arch/x86/kernel/uprobes.c).
 fn is_stepped(code: &[u8]) -> bool {
     let opcode = match code {
@@ -74,10 +74,12 @@ pub mod host {
 
     use crate::snapshot::Registers;
 
-    /// The system call that creates files without flags.
+    /// The system call creat, which has no flags argument.
     pub const SYS_CREAT: Option<libc::c_long> = Some(libc::SYS_creat);
-    /// The system call that opens files relative to the current directory; its second argument has the flags.
+    /// The system call open, whose second argument contains the flags.
     pub const SYS_OPEN: Option<libc::c_long> = Some(libc::SYS_open);
+    /// The system call with which a function that has a return probe returns (arch/x86/entry/syscalls/syscall_64.tbl).
+    pub const SYS_URETPROBE: Option<libc::c_long> = Some(335);
 
     /// Return the registers of a thread that ptrace has stopped, with the number and the first argument of
     /// its system call. `_code` reads the code at an address, which only other architectures need.

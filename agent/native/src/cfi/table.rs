@@ -66,7 +66,7 @@ impl UnwindTable {
         table
     }
 
-    /// Return the unwind rule for an ELF virtual address.
+    /// Return the unwind rule for an ELF virtual address, and subtract the size of its entry from `steps`.
     pub fn rule(&mut self, svma: u64, steps: &mut u64) -> Rule {
         let Self { arch, frames, header, index, bases, context } = self;
         let section = section(frames, arch);

@@ -1,4 +1,4 @@
-//! Matches names of functions and threads against the patterns of the catalog.
+//! Matches names of functions and threads against the patterns in the catalog.
 
 use std::sync::{Arc, LazyLock};
 
@@ -13,19 +13,24 @@ static SUFFIX: LazyLock<regex::Regex> = LazyLock::new(|| {
     regex::Regex::new(suffix).expect("the expression is valid")
 });
 
-/// Maximum number of cached results, one per function name, over all servers that this process has observed.
+/// Maximum number of cached results, one per name of a function or file, over all servers that this process has
+/// observed.
 pub(super) const MAX_CACHED_NAMES: usize = 65_536;
 /// Maximum compiled size of the patterns in bytes. The catalog compiles to 2 MB; a catalog above the limit is
 /// rejected.
 const MAX_COMPILED_BYTES: usize = 64 << 20;
+/// Maximum size in bytes of the DFA of all patterns, which is built lazily. Without a limit, it would take
+/// 1.3 MB after 1,000 names. With this limit, matching a name takes 80 µs instead of 40 µs, but only
+/// once for each name, because results are cached.
+const MAX_DFA_BYTES: usize = 512 << 10;
 
 /// Return a function's name without the suffixes that compilers and linkers add (`.isra.3`, `@plt`).
 pub fn plain_name(function: &str) -> &str {
     SUFFIX.find(function).map_or(function, |suffix| &function[..suffix.start()])
 }
 
-/// Return one regular expression that matches whole names against a list of patterns. A pattern is a name
-/// with `*` and `?`, or `/a regular expression/`. An empty list matches nothing.
+/// Return one regular expression that matches whole names against a list of patterns. A pattern is a name,
+/// which may contain the wildcards `*` and `?`, or `/a regular expression/`. An empty list matches nothing.
 fn expression<S: AsRef<str>>(patterns: &[S]) -> String {
     if patterns.is_empty() {
         return "[a&&b]".to_owned();
@@ -47,19 +52,22 @@ fn alternative(pattern: &str) -> String {
     with_stars.replace(r"\?", ".")
 }
 
-/// Return the reason why a pattern is malformed, or why the patterns cannot be compiled together; None if all
-/// are valid.
+/// Return the reason why a regular expression is malformed, or why the expressions cannot be compiled together;
+/// None if all patterns are valid. Names and wildcards are always valid.
 pub fn pattern_problem(patterns: &[String]) -> Option<String> {
-    let problem = |patterns: &[String]| compile(patterns).err().map(|error| error.detail);
-    let of_one = |pattern: &String| {
-        let problem = problem(std::slice::from_ref(pattern))?;
+    let problem = |patterns: &[&str]| compile(patterns).err().map(|error| error.detail);
+    let expressions: Vec<&str> =
+        patterns.iter().map(String::as_str).filter(|pattern| pattern.starts_with('/')).collect();
+    let of_one = |pattern: &&str| {
+        let problem = problem(&[pattern])?;
         let shown: String = pattern.chars().take(80).collect();
         Some(format!("malformed pattern '{shown}': {problem}"))
     };
-    patterns.iter().find_map(of_one).or_else(|| Some(format!("malformed patterns: {}", problem(patterns)?)))
+    let of_all = || Some(format!("malformed patterns: {}", problem(&expressions)?));
+    expressions.iter().find_map(of_one).or_else(of_all)
 }
 
-/// Convert a regex error, whose message quotes the expression over several lines, to one line.
+/// Reduce the message of a regex error, which quotes the expression over several lines, to one line.
 fn malformed(error: &regex::Error) -> Error {
     let text = error.to_string();
     let reason = text.lines().last().unwrap_or_default();
@@ -83,16 +91,16 @@ impl Patterns {
     }
 }
 
-/// Compile the patterns to one expression that matches whole names.
+/// Compile the patterns into one expression that matches whole names.
 ///
 /// Errors: `Internal` for a malformed pattern.
-pub(super) fn compile(patterns: &[String]) -> Result<Regex> {
+pub(super) fn compile<S: AsRef<str>>(patterns: &[S]) -> Result<Regex> {
     Regex::new(&expression(patterns)).map_err(|error| malformed(&error))
 }
 
 /// Lists of patterns for function names.
 pub(super) struct NameLists {
-    /// For each pattern without wildcards (that is, most patterns), the numbers of the lists that contain it.
+    /// For each pattern without wildcards (that is, most patterns), the indexes of the lists that contain it.
     exact: FxHashMap<String, Vec<usize>>,
     /// For each list, one expression for all patterns with wildcards.
     expressions: RegexSet,
@@ -114,12 +122,13 @@ impl NameLists {
         }
         let expressions = RegexSetBuilder::new(wild.iter().map(|list| expression(list)))
             .size_limit(MAX_COMPILED_BYTES)
+            .dfa_size_limit(MAX_DFA_BYTES)
             .build()
             .map_err(|error| malformed(&error))?;
         Ok(Self { exact, expressions, cache: FxHashMap::default() })
     }
 
-    /// Return the numbers of the lists that match a function, in ascending order.
+    /// Return the indexes of the lists that match a function, in ascending order.
     pub(super) fn matching(&mut self, function: &str) -> Arc<[usize]> {
         if let Some(known) = self.cache.get(function) {
             return Arc::clone(known);

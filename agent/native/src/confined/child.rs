@@ -6,7 +6,7 @@ use std::os::fd::FromRawFd as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{FILE, MAX_REQUEST, SHARED, cpu_limit, encode_names, encode_response, jail};
+use super::{FILE, MAX_REQUEST, SHARED, encode_names, encode_response, jail, limits};
 use crate::layout;
 use crate::symbols::{ElfFile, Inlines};
 
@@ -27,8 +27,7 @@ pub fn serve() -> io::Result<()> {
     let (what, shared) = first.trim_end().split_once(' ').unwrap_or_default();
     // SAFETY: the request says that the parent passes this descriptor too, and nothing else owns it.
     let shared = (shared == "shared").then(|| unsafe { File::from_raw_fd(SHARED) });
-    let cpu_s = if what == "members" { cpu_limit(&file)? } else { jail::CPU_S };
-    jail::enter(cpu_s)?;
+    jail::enter(limits(&file, what)?)?;
     let elf = ElfFile::map(&file, Path::new("debug file")).map_err(io::Error::other)?;
     let shared = shared.and_then(|file| ElfFile::map(&file, Path::new("shared debug file")).ok());
     match what {

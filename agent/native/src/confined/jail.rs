@@ -1,4 +1,4 @@
-//! Drops the privileges of a confined child before it reads an untrusted file.
+//! Drops the privileges of a process before it reads an untrusted file: of the confined child, or of a debugger.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{Error, Result};
@@ -7,13 +7,25 @@ use std::process::Command;
 
 use crate::arch::{NATIVE, host};
 
-/// Limit on CPU time in seconds.
-pub const CPU_S: u64 = 60;
-/// Limit on CPU time in seconds for reading the types in a file that root does not own: four times the CPU
-/// time needed for the largest server, which has 300 MB of debug information.
-pub const UNTRUSTED_CPU_S: u64 = 12;
-/// Limit on private memory, in bytes. Compressed debug information is decompressed into this memory.
-pub const DATA_BYTES: u64 = 1536 << 20;
+/// Limits on CPU time in seconds, and on private memory in bytes. Compressed debug information is decompressed
+/// into this memory; other debug information is mapped, and needs 25 MiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// CPU time.
+    pub cpu_s: u64,
+    /// Private memory.
+    pub data_bytes: u64,
+}
+
+/// The limits for a file that root owns, and for inlined calls in any file.
+pub const TRUSTED: Limits = Limits { cpu_s: 60, data_bytes: 1536 << 20 };
+/// The limits for reading the types in any other file. The largest server, with 300 MB of debug information,
+/// needs a quarter of this CPU time and, if its debug information is compressed, 235 MiB of memory. Together
+/// with the sensor (166 MB), the child stays below the unit's `MemoryHigh`.
+pub const UNTRUSTED: Limits = Limits { cpu_s: 12, data_bytes: 288 << 20 };
+
+/// Limit on a debugger's CPU time in seconds.
+const DEBUGGER_CPU_S: u64 = 120;
 
 const BPF_LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 const BPF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
@@ -30,7 +42,7 @@ const THIRD_ARGUMENT: u32 = 32;
 /// numbers would bypass a list of denied system calls.
 const X32: u32 = 0x4000_0000;
 
-/// Allowed system calls. They open no files or sockets, and do not affect other processes.
+/// System calls that the confined child may make. They open no files or sockets, and do not affect other processes.
 const ALLOWED: [libc::c_long; 22] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -56,7 +68,7 @@ const ALLOWED: [libc::c_long; 22] = [
     // statx is needed for open descriptors; with a path, it can reveal only a file's metadata
     libc::SYS_statx,
 ];
-/// System calls whose third argument must not request executable memory.
+/// Further system calls that the confined child may make, unless the third argument requests executable memory.
 const NOT_EXECUTABLE: [libc::c_long; 2] = [libc::SYS_mmap, libc::SYS_mprotect];
 
 /// System calls that are denied because a debugger can read a file without them: network, other processes,
@@ -99,11 +111,12 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_chroot,
     libc::SYS_truncate,
 ];
-/// System calls whose arguments a filter cannot inspect. The C library falls back to older system calls.
+/// System calls whose arguments a filter cannot inspect. They fail with ENOSYS, so the C library falls back to
+/// older system calls.
 const UNSUPPORTED: [libc::c_long; 2] = [libc::SYS_clone3, libc::SYS_openat2];
-/// Argument bits that a debugger must not pass, as (system call, offset of the argument, bits). They would
-/// create namespaces, in which the debugger has all capabilities; open files for writing, such as another
-/// process's memory; or change limits of other processes.
+/// Argument bits that a debugger must not pass, as (system call, offset of the argument, bits). Such calls
+/// would create namespaces, in which the debugger has all capabilities; open files for writing, such as
+/// another process's memory; or change limits of other processes.
 const DENIED_BITS: &[(libc::c_long, u32, libc::c_int)] = &[
     (libc::SYS_clone, FIRST_ARGUMENT, NEW_NAMESPACE),
     (libc::SYS_openat, THIRD_ARGUMENT, OPEN_TO_WRITE),
@@ -119,15 +132,15 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 /// Limit on a debugger's address space in bytes: gdb needs 0.5 GB for 300 MB of debug information.
 const DEBUGGER_BYTES: u64 = 4 << 30;
-/// The user id and group id of `nobody`, who owns no files.
+/// The user id and group id of `nobody`, which owns no files.
 const NOBODY: u32 = 65534;
 
-/// Replace this process with an external program, such as gdb, that reads an untrusted file. The program runs
-/// as `nobody` if this process is root, without capabilities, network, or access to other processes. It can
-/// open only world-readable files.
+/// Replace this process with an external program, such as gdb, that reads an untrusted file. The program has no
+/// capabilities, no network, and no access to other processes. If this process is root, the program runs as
+/// `nobody`, so it can open only world-readable files.
 ///
 /// # Errors
-/// If the kernel refuses any restriction, or the program does not exist. The program is then not started.
+/// Returns an error if the kernel refuses a restriction or cannot execute the program.
 pub fn become_program(program: &OsStr, arguments: &[OsString]) -> Error {
     match confine_program() {
         Ok(()) => Command::new(program).args(arguments).exec(),
@@ -137,7 +150,7 @@ pub fn become_program(program: &OsStr, arguments: &[OsString]) -> Error {
 
 fn confine_program() -> Result<()> {
     become_first_oom_victim();
-    limit(libc::RLIMIT_CPU, 2 * CPU_S)?;
+    limit(libc::RLIMIT_CPU, DEBUGGER_CPU_S)?;
     limit(libc::RLIMIT_AS, DEBUGGER_BYTES)?;
     limit(libc::RLIMIT_FSIZE, 0)?;
     limit(libc::RLIMIT_CORE, 0)?;
@@ -158,18 +171,18 @@ fn confine_program() -> Result<()> {
     load_filter(&deny_filter())
 }
 
-/// Use Landlock (Linux 5.13) to forbid creating, removing and renaming files, and access to the memory of
-/// other processes through /proc. Errors are ignored: older kernels rely on the filter, which denies opening
-/// files for writing.
+/// Use Landlock (Linux 5.13) to forbid writing, creating, removing and renaming files, and access to the memory
+/// of other processes through /proc. Errors are ignored: on older kernels, only the seccomp filter prevents
+/// opening files for writing.
 fn make_files_read_only() {
     #[repr(C)]
     struct RulesetAttr {
         handled_access_fs: u64,
     }
-    /// `LANDLOCK_ACCESS_FS_` flags of the first version: WRITE_FILE, and REMOVE_DIR to MAKE_SYM.
+    /// `LANDLOCK_ACCESS_FS_` flags of the first ABI version: WRITE_FILE, and REMOVE_DIR to MAKE_SYM.
     const WRITES: u64 = 1 << 1 | 0x1ff0;
     let attributes = RulesetAttr { handled_access_fs: WRITES };
-    // SAFETY: the pointer and size are those of a local structure that the kernel only reads.
+    // SAFETY: the pointer and size describe a local structure that the kernel only reads.
     let ruleset = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attributes, size_of::<RulesetAttr>(), 0)
     };
@@ -197,18 +210,17 @@ fn deny_filter() -> Vec<libc::sock_filter> {
     program
 }
 
-/// Irrevocably restrict this process to reading and writing open files, and limit its CPU time to `cpu_s`
-/// seconds.
+/// Irrevocably restrict this process to reading and writing open files, and limit its resources.
 ///
 /// # Errors
-/// If the kernel refuses any restriction. The caller must then not read the file.
-pub fn enter(cpu_s: u64) -> Result<()> {
+/// Returns an error if the kernel refuses a restriction. The caller must then not read the file.
+pub fn enter(limits: Limits) -> Result<()> {
     become_first_oom_victim();
-    // At the soft limit the kernel sends SIGXCPU, which shows the parent the reason. At the hard limit it
+    // At the soft limit, the kernel sends SIGXCPU, which shows the parent the reason. At the hard limit, it
     // sends SIGKILL.
-    set_limits(libc::RLIMIT_CPU, cpu_s, cpu_s + 1)?;
+    set_limits(libc::RLIMIT_CPU, limits.cpu_s, limits.cpu_s + 1)?;
     for (resource, max) in [
-        (libc::RLIMIT_DATA, DATA_BYTES),
+        (libc::RLIMIT_DATA, limits.data_bytes),
         (libc::RLIMIT_FSIZE, 0),
         (libc::RLIMIT_NPROC, 0),
         (libc::RLIMIT_CORE, 0),
@@ -251,14 +263,23 @@ fn drop_capabilities() -> Result<()> {
     checked(done as i32)
 }
 
-fn load_filter(program: &[libc::sock_filter]) -> Result<()> {
+/// Load a seccomp filter into the calling thread, which needs PR_SET_NO_NEW_PRIVS. Does not allocate memory.
+pub fn load_filter(program: &[libc::sock_filter]) -> Result<()> {
     let length = u16::try_from(program.len()).map_err(Error::other)?;
     let described = libc::sock_fprog { len: length, filter: program.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the filter, which outlives the call. It is loaded with prctl instead of
-    // seccomp(2), because the unit's system call allow-list includes prctl.
+    // SAFETY: the kernel copies the filter, which outlives the call. The filter is loaded with prctl instead
+    // of seccomp(2), because the unit's system call allow-list includes prctl.
     checked(unsafe {
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const described, 0, 0)
     })
+}
+
+/// Return a filter that rejects one system call with EPERM.
+pub fn reject(number: libc::c_long) -> Vec<libc::sock_filter> {
+    let mut program = filter_start();
+    program.extend([skip_unless(BPF_EQUAL, number as u32), fail(libc::EPERM)]);
+    program.push(statement(BPF_RETURN, libc::SECCOMP_RET_ALLOW));
+    program
 }
 
 fn statement(code: u16, k: u32) -> libc::sock_filter {
@@ -269,8 +290,8 @@ fn skip_unless(code: u16, k: u32) -> libc::sock_filter {
     libc::sock_filter { code, jt: 0, jf: 1, k }
 }
 
-/// Return the start of a filter. It kills the process if a system call is of another architecture or of the
-/// x32 ABI; otherwise, it loads the system call's number.
+/// Return the start of a filter. The filter kills the process if a system call uses another architecture or
+/// the x32 ABI; otherwise, it loads the system call's number.
 fn filter_start() -> Vec<libc::sock_filter> {
     vec![
         statement(BPF_LOAD, ARCHITECTURE),

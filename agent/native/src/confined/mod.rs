@@ -1,12 +1,12 @@
 //! Reads debug information in a confined child process.
 //!
 //! DWARF is large, its parsers are complex, and the file may belong to the observed process. Therefore a child
-//! process gets the open file, drops all other privileges ([`jail`]), and responds with lines of text, which
+//! process receives the open file, drops all other privileges ([`jail`]), and responds with lines of text, which
 //! are checked here. Its memory is released when it exits, its CPU time is limited, and if the file is
 //! truncated, SIGBUS kills only the child.
 
 mod child;
-mod jail;
+pub mod jail;
 
 use std::env;
 use std::ffi::OsString;
@@ -28,21 +28,24 @@ use crate::symbols::ElfFile;
 pub use child::serve;
 pub use jail::become_program;
 
-/// The numbers of the file descriptors that the child inherits.
+/// The child's descriptor of the file that it reads.
 const FILE: RawFd = 3;
+/// The child's descriptor of the shared debug file, if there is one.
 const SHARED: RawFd = 4;
 /// Maximum total size of the requests to one child, in bytes.
 const MAX_REQUEST: u64 = 4 << 20;
 /// Maximum size of one response in bytes; enough for 256 names of inlined calls.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Maximum number of names in one response, and maximum length of each name or reason in characters.
+/// Maximum number of names in one response.
 const MAX_NAMES: usize = 256;
+/// Maximum length of a name or reason in characters.
 const MAX_TEXT: usize = 4 << 10;
 /// Maximum number of offsets of one member, which limits the pointers in its path.
 const MAX_OFFSETS: usize = 32;
-/// Timeouts for the first response, which may require reading 300 MB from disk on a busy host, and for later
-/// responses, which take a few ms.
+/// Timeout for the first response, and for each response about a member. A response may require reading 300 MB
+/// from disk on a busy host.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(90);
+/// Timeout for each later response about inlined calls, which takes a few ms.
 const LATER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The command that starts the child: a program that calls [`serve`], and its arguments.
@@ -61,7 +64,7 @@ pub struct Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // An error means that the child has already exited.
+        // `drop` cannot return an error. A child that has already exited does not cause one.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -105,7 +108,7 @@ impl Reader {
         writeln!(requests, "{line}")
     }
 
-    /// Receive the next line before the timeout.
+    /// Receive the next line; fail if it does not arrive within the timeout.
     fn receive(&mut self) -> io::Result<String> {
         let deadline = Instant::now() + self.timeout;
         loop {
@@ -135,6 +138,13 @@ impl Reader {
             Ok(status) if status.signal() == Some(libc::SIGXCPU) => {
                 "reading it exceeds its limit of CPU time, not read".to_owned()
             }
+            Ok(status) if status.signal() == Some(libc::SIGABRT) => {
+                "reading it failed, perhaps at its limit of memory, not read".to_owned()
+            }
+            Ok(status) if status.signal() == Some(libc::SIGKILL) => {
+                "the process that reads it was killed: it is the first one to be killed if memory is short"
+                    .to_owned()
+            }
             Ok(status) => format!("the process that reads it exited early ({status})"),
             Err(error) => format!("the process that reads it exited early ({error})"),
         }
@@ -159,15 +169,17 @@ fn wait_readable(responses: BorrowedFd<'_>, deadline: Instant) -> io::Result<()>
     }
 }
 
-/// Return the limit on CPU time, in seconds, for reading the types in this file.
-fn cpu_limit(file: &File) -> io::Result<u64> {
-    Ok(if file.metadata()?.uid() == 0 { jail::CPU_S } else { jail::UNTRUSTED_CPU_S })
+/// Return the limits for a request about this file. Only the CLI requests inlined calls, for a server that its
+/// user has chosen, so these requests have the higher limits.
+fn limits(file: &File, what: &str) -> io::Result<jail::Limits> {
+    let untrusted = what == "members" && file.metadata()?.uid() != 0;
+    Ok(if untrusted { jail::UNTRUSTED } else { jail::TRUSTED })
 }
 
 /// Find members in the DWARF of this file by running [`crate::layout::members`] in a child.
 ///
 /// # Errors
-/// The reason, with the file's name.
+/// Returns the reason, with the file's name.
 pub fn members(
     start: &ChildCommand,
     elf: &ElfFile,
@@ -201,7 +213,7 @@ impl InlinedCalls {
     /// path of the file with the DWARF, below `/proc/PID/root` if the file belongs to a process.
     ///
     /// # Errors
-    /// The reason, with the file's name.
+    /// Returns the reason, with the file's name.
     pub fn new(start: &ChildCommand, elf: &ElfFile, opened_as: &Path) -> Result<Self, String> {
         let shared = elf.shared_debug_file(opened_as);
         let reader = Reader::start(start, elf, shared.as_deref(), "inlines")

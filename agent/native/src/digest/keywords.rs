@@ -4,12 +4,12 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
-/// Which of the known versions' keywords apply.
+/// The version whose keywords apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Words {
-    /// MySQL 8.0 and older.
+    /// MySQL 8.0 and older, and MariaDB.
     Mysql8,
-    /// Newer than MySQL 8.0.
+    /// MySQL versions after 8.0.
     Mysql9,
 }
 
@@ -50,7 +50,8 @@ impl Words {
     }
 }
 
-/// Return whether `name` is a character set. `_name` before a string is then a character set introducer.
+/// Return whether `name` is the name of a character set. If it is, `_name` before a string is a character set
+/// introducer.
 pub fn is_character_set(name: &[u8]) -> bool {
     let mut buffer = [0; MAX_LENGTH];
     upper_case(name, &mut buffer).is_some_and(|name| CHARACTER_SETS.contains(&name))

@@ -1,8 +1,8 @@
-//! Splits a statement into the tokens that the server's lexer finds (`lex_one_token` in sql/sql_lex.cc of MySQL
+//! Splits a statement into the tokens that the server's lexer finds (`lex_one_token`, sql/sql_lex.cc in MySQL
 //! 8.0).
 //!
-//! Each byte is read a constant number of times, and nothing is recursive. Where servers disagree on the end of a
-//! literal, and it is not certain how this server reads it, the lexer skips the remaining statement.
+//! Each byte is read a bounded number of times, and nothing is recursive. Where servers disagree on the end of a
+//! literal, and it is not certain how this server reads it, the lexer skips the rest of the statement.
 
 // The flags of a lexer are independent of each other.
 #![allow(clippy::struct_excessive_bools)]
@@ -14,7 +14,7 @@ mod numbers;
 use super::{Context, keywords};
 use hints::Hint;
 
-/// The kind of a token. The texts are those that the server prints in digests.
+/// The kind of a token. Symbols and keywords contain the text that the server prints in digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An operator or a single character.
@@ -44,7 +44,7 @@ pub struct Lexeme {
     pub end: usize,
 }
 
-/// The state after the last token, on which the reading of the next token depends.
+/// The state after the last token, which determines how the next token is read.
 #[derive(Clone, Copy, Default)]
 enum State {
     #[default]
@@ -53,7 +53,7 @@ enum State {
     Dot,
     /// An identifier after a dot, even if it is a keyword or begins with a digit.
     Name,
-    /// The host after `user@`, or the name after `@` of a user variable.
+    /// The host after `user@`, or the name of a user variable after its `@`.
     Host,
     /// The second `@` of a system variable.
     SecondAt,
@@ -115,7 +115,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Skip to the end of `ending`, or of the statement.
+    /// Skip past the next `ending`, or to the end of the statement if there is none.
     fn skip_after(&mut self, ending: &[u8]) {
         let rest = self.rest();
         let found = rest.windows(ending.len()).position(|window| window == ending);
@@ -173,13 +173,13 @@ impl<'a> Lexer<'a> {
         Some(Kind::Symbol(&CHARACTERS[position..=position]))
     }
 
-    /// Skip the remaining statement, and return a token that stands for it.
+    /// Skip the rest of the statement, and return a token that stands for it.
     fn end(&mut self) -> Kind {
         self.cut = true;
         self.unclosed()
     }
 
-    /// Skip the remaining statement, which is a literal or a quoted name without its end.
+    /// Skip the rest of the statement, which is an unterminated literal, quoted name or comment.
     fn unclosed(&mut self) -> Kind {
         self.open = true;
         self.at = self.text.len();
@@ -189,7 +189,7 @@ impl<'a> Lexer<'a> {
     /// Read a string; `at` is after its first quote.
     ///
     /// Whether a backslash escapes the quote depends on the SQL mode (NO_BACKSLASH_ESCAPES, and for `"…"`
-    /// ANSI_QUOTES), and on the character set, in which it may be the second byte of a character.
+    /// ANSI_QUOTES), and on the character set, in which the backslash may be the second byte of a character.
     fn string(&mut self, quote: u8) -> Kind {
         while self.at < self.text.len() {
             let byte = self.text[self.at];
@@ -238,8 +238,8 @@ impl<'a> Lexer<'a> {
         if first == b'$'
             && let Some(tag) = self.tag(start)
         {
-            // MySQL 9 reads a string `$tag$ … $tag$`, the last token of CREATE FUNCTION. Older versions read an
-            // identifier.
+            // MySQL 9 reads `$tag$ … $tag$` as a string, which is the last token of a CREATE FUNCTION statement.
+            // Older versions read an identifier.
             self.at = start + tag.len();
             self.skip_after(tag);
             let is_complete = !self.open && self.rest().iter().all(|&byte| is_space(byte));
@@ -336,7 +336,7 @@ impl Iterator for Lexer<'_> {
     }
 }
 
-/// Operators of several characters. An operator that is a prefix of a longer operator comes after it.
+/// Operators with several characters. Longer operators come before their prefixes.
 const OPERATORS: [&str; 12] = ["<=>", "->>", "<=", "<>", "<<", ">=", ">>", "!=", "&&", "||", ":=", "->"];
 const CHARACTERS: &str = "!%&()*+,-./:;<=>@[\\]^{|}~";
 const HINTABLE: [&str; 5] = ["SELECT", "INSERT", "REPLACE", "UPDATE", "DELETE"];

@@ -1,4 +1,4 @@
-//! Find the cause of each sample: the sample's own statement, or, if the thread is waiting for a lock, the root
+//! Finds the cause of each sample: the sample's own statement, or, if the thread is waiting for a lock, the root
 //! of the chain of blocking connections in the same snapshot.
 
 use parquet::column::reader::ColumnReader;
@@ -9,28 +9,29 @@ use crate::history::query::{Value, wrong_type};
 use crate::history::values::Codes;
 use crate::history::{Error, Result};
 
-/// The columns that this module computes: the statement, the connection, and one of the states below.
+/// The columns that this module computes: the statement, the connection, and the state (a variant of `Cause`).
 pub const COLUMNS: [&str; 3] = ["cause", "cause_connection", "cause_state"];
-/// How far before the requested start rows are read, and how long a connection's last statement is remembered,
-/// in microseconds.
+/// Length of the period before the requested start whose rows are read too, and maximum age of a connection's
+/// last statement, in microseconds.
 pub const LOOK_BACK_US: i64 = 3_600_000_000;
 /// Maximum number of connections whose last statement is remembered.
 const MOST_CONNECTIONS: usize = 100_000;
 /// Maximum number of rows of a snapshot whose causes are computed together.
 pub const MOST_ROWS: usize = 65_536;
-/// Wait classes of threads that a connection blocks, even if that connection is not known.
+/// Wait classes that mean that another connection blocks the thread, even if that connection is unknown.
 const LOCKS: [&str; 3] = ["row_lock", "metadata_lock", "user_lock"];
 /// Placeholders for a statement in `cause`.
 const CYCLE: &str = "(cycle)";
 const UNKNOWN: &str = "(unknown blocker)";
 const IDLE: &str = "(idle transaction)";
+const UNREAD: &str = "(unknown statement)";
 
 /// The values of a row that `Causes` needs.
 #[derive(Debug, Clone)]
 pub struct Row {
     /// Unix time in microseconds.
     pub at: i64,
-    /// Seconds.
+    /// Weight in seconds.
     pub weight: f64,
     server: u32,
     connection: Option<i64>,
@@ -39,14 +40,14 @@ pub struct Row {
     waits: bool,
 }
 
-/// The cause of a row. A digest is a number of `Causes::digests`.
+/// The cause of a row. A digest is represented by its code in `Causes::digests`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
     /// The thread is not blocked.
     Itself { connection: Option<i64>, digest: u32 },
-    /// The connection at the end of the chain is executing a statement.
+    /// The connection at the end of the chain is executing a statement, or is busy with an unknown statement.
     Executing { connection: i64, digest: u32 },
-    /// It is idle; `digest` is its last statement.
+    /// The connection at the end of the chain is idle; `digest` is its last statement.
     Idle { connection: i64, digest: Option<u32> },
     /// The chain leads back into itself.
     Cycle,
@@ -60,7 +61,7 @@ pub struct Causes {
     servers: Codes,
     digests: Codes,
     waits: Codes,
-    /// The last statement of each connection of a server, and its time.
+    /// The last statement of each connection and its time, by server and connection id.
     last: FxHashMap<(u32, i64), (u32, i64)>,
 }
 
@@ -168,8 +169,7 @@ impl Causes {
             if let Some(cause) = known.get(&connection) {
                 break *cause;
             }
-            // While the chain is followed, its connections are marked. Reaching a marked connection again means
-            // a cycle.
+            // Mark each connection of the chain: reaching a marked connection again means a cycle.
             known.insert(connection, Cause::Cycle);
             path.push(connection);
             match rows.get(&connection) {
@@ -185,8 +185,8 @@ impl Causes {
         cause
     }
 
-    /// Return the last statement of a connection that is idle. It is remembered while other connections wait
-    /// for it.
+    /// Return the cause for an idle connection, with its last statement. The statement is remembered while
+    /// other connections wait for this connection.
     fn idle(&mut self, key: (u32, i64), at: i64) -> Cause {
         let last = self.last.get_mut(&key).filter(|last| at.saturating_sub(last.1) <= LOOK_BACK_US);
         let digest = last.map(|last| {
@@ -213,7 +213,8 @@ impl Causes {
         match cause {
             Cause::Itself { connection, digest: number } => [digest(number), id(connection), text("itself")],
             Cause::Executing { connection, digest: number } => {
-                [digest(number), id(Some(connection)), text("executing")]
+                let digest = if number == 0 { text(UNREAD) } else { digest(number) };
+                [digest, id(Some(connection)), text("executing")]
             }
             Cause::Idle { connection, digest: number } => {
                 [number.map_or_else(|| text(IDLE), digest), id(Some(connection)), text("idle")]

@@ -57,7 +57,7 @@ pub fn stacks(
     found
 }
 
-/// Return the texts of the wanted digests. Call `failed` for each file that cannot be read.
+/// Return the text of each wanted digest. Call `failed` for each file that cannot be read.
 pub fn digests(
     files: &[PathBuf],
     wanted: &[String],

@@ -1,4 +1,4 @@
-//! Write, check and merge the files of the history.
+//! Writes, checks and merges the files of the history.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::BufWriter;
@@ -13,15 +13,18 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 
+use crate::history::footer::is_sound;
+use crate::history::pages::Budget;
 use crate::history::schema::parsed;
 use crate::history::{Error, Result};
 
 /// The mode of all files: readable by the group.
 const MODE: u32 = 0o640;
 const ZSTD_LEVEL: i32 = 3;
-/// Maximum size in bytes of a file to read, and of its footer. An hour of 1,000 busy threads takes about
-/// 12 MB (docs/history.md).
+/// Maximum size in bytes of a file to read. The samples of 1,000 busy threads in one hour take about 12 MB
+/// (docs/history.md).
 const MOST_BYTES: u64 = 4 << 30;
+/// Maximum size in bytes of a file's footer.
 const MOST_FOOTER_BYTES: u64 = 64 << 20;
 const FOOTER_TAIL: u64 = 8;
 
@@ -54,7 +57,7 @@ pub fn write_column<T: DataType>(
     Ok(())
 }
 
-/// Copy the row groups of all inputs to one file without decoding them. Fail if `check` rejects an input.
+/// Copy the row groups of all inputs to one file without decoding them. Fail if `open` rejects an input.
 pub fn merge(inputs: &[impl AsRef<Path>], output: &Path, message: &str) -> Result<()> {
     let mut writer = create(output, message)?;
     for path in inputs {
@@ -78,15 +81,26 @@ pub fn merge(inputs: &[impl AsRef<Path>], output: &Path, message: &str) -> Resul
     finish(writer)
 }
 
-/// Return the number of rows of a file. Fail if its footer is invalid, or if its schema is not `message`.
+/// Return the number of rows of a file. Fail as `open_checked` does.
 pub fn check(path: &Path, message: &str) -> Result<u64> {
-    let (_, metadata) = open(path, message)?;
-    Ok(metadata.file_metadata().num_rows().unsigned_abs())
+    Ok(open_checked(path, message)?.1)
 }
 
-/// Open a file for reading, and return it with its metadata. Fail as `check` does.
+/// Open a file for reading, and return it with its number of rows. Fail as `open` does, or if the sizes in its page
+/// headers exceed the [`Budget`].
+pub fn open_checked(path: &Path, message: &str) -> Result<(File, u64)> {
+    let (file, metadata) = open(path, message)?;
+    let mut budget = Budget::of_file(file.metadata()?.len());
+    for group in metadata.row_groups() {
+        budget.spend(&file, group)?;
+    }
+    Ok((file, metadata.file_metadata().num_rows().unsigned_abs()))
+}
+
+/// Open a file for reading, and return it with its metadata. Fail if the file is not regular or is too large, if
+/// its footer is invalid, or if its columns are not those of `message`.
 pub fn open(path: &Path, message: &str) -> Result<(File, ParquetMetaData)> {
-    // A FIFO must not block the reader, and a symbolic link could lead to another user's file.
+    // A FIFO must not block the reader, and a symbolic link could point to another user's file.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(path)?;
     let about = file.metadata()?;
     if !about.is_file() || about.len() > MOST_BYTES {
@@ -102,7 +116,7 @@ pub fn open(path: &Path, message: &str) -> Result<(File, ParquetMetaData)> {
     Ok((file, metadata))
 }
 
-/// Fail if the footer's length field exceeds the limit, because the Parquet reader would allocate that much.
+/// Fail if the footer is malformed, or so large that the Parquet reader would allocate too much memory.
 fn check_footer(file: &File, bytes: u64) -> Result<()> {
     use std::os::unix::fs::FileExt;
 
@@ -110,10 +124,12 @@ fn check_footer(file: &File, bytes: u64) -> Result<()> {
     let truncated = || Error::Damaged("truncated file".to_owned());
     file.read_exact_at(&mut tail, bytes.checked_sub(FOOTER_TAIL).ok_or_else(truncated)?)?;
     let [a, b, c, d, ..] = tail;
-    if u64::from(u32::from_le_bytes([a, b, c, d])) > MOST_FOOTER_BYTES.min(bytes) {
-        return Err(Error::Damaged("the footer is too large".to_owned()));
-    }
-    Ok(())
+    let length = u64::from(u32::from_le_bytes([a, b, c, d]));
+    let start = bytes.checked_sub(FOOTER_TAIL + length).filter(|_| length <= MOST_FOOTER_BYTES);
+    let start = start.ok_or_else(|| Error::Damaged("the footer is too large".to_owned()))?;
+    let mut footer = vec![0; length as usize];
+    file.read_exact_at(&mut footer, start)?;
+    if is_sound(&footer) { Ok(()) } else { Err(Error::Damaged("the footer is malformed".to_owned())) }
 }
 
 fn create(path: &Path, message: &str) -> Result<SerializedFileWriter<Output>> {

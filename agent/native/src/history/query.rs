@@ -1,5 +1,6 @@
-//! Group the rows of files. The memory needed depends on the number of groups, which is bounded.
+//! Groups the rows of files. The memory needed depends on the number of groups, which is bounded.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use parquet::column::reader::ColumnReader;
@@ -10,14 +11,15 @@ use parquet::file::statistics::Statistics;
 use rustc_hash::FxHashMap;
 
 use crate::history::causes::{self, Causes, Readers};
+use crate::history::pages::Budget;
 use crate::history::values::Codes;
 use crate::history::{Error, Result, file};
 
 /// Number of rows that are decoded at a time.
 pub(super) const BATCH: usize = 8_192;
-/// Maximum weight of a row in seconds. A larger one, which no sensor writes, counts as zero.
+/// Maximum weight of a row in seconds. A larger weight, which no sensor writes, counts as zero.
 const LONGEST_S: f64 = 86_400.0;
-/// Maximum size in bytes of a text in the result.
+/// Maximum length of a string in the result, in bytes.
 const MOST_TEXT: usize = 16_384;
 
 /// A value of a column.
@@ -27,20 +29,20 @@ pub enum Value {
     Null,
     /// A number.
     Int(i64),
-    /// A text.
+    /// A string.
     Text(String),
     /// One of the values beyond the limit.
     Other,
 }
 
-/// A condition on a column, which is met by any of `values`.
+/// A condition on a column: its value must be one of `values`.
 #[derive(Debug, Clone)]
 pub struct Filter {
     /// The name of the column.
     pub column: String,
-    /// The values to accept: texts, numbers in decimal, or `None` for NULL.
+    /// The values to accept: strings, numbers in decimal, or `None` for NULL.
     pub values: Vec<Option<String>>,
-    /// True to accept all texts that start with one of the values.
+    /// True to accept all strings that start with one of the values.
     pub prefix: bool,
 }
 
@@ -60,9 +62,9 @@ pub struct Question {
 /// The sum of weights, and the number of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Total {
-    /// Seconds.
+    /// Sum of the weights, in seconds.
     pub weight: f64,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
 }
 
@@ -122,17 +124,26 @@ pub fn group(
     grouping.answer()
 }
 
+/// Call `each` for each row group of a file.
 pub(super) fn each_group(
     path: &Path,
     message: &str,
     mut each: impl FnMut(&dyn RowGroupReader) -> Result<()>,
 ) -> Result<()> {
-    let (file, _) = file::open(path, message)?;
-    let reader = SerializedFileReader::new(file)?;
-    for number in 0..reader.num_row_groups() {
-        each(&*reader.get_row_group(number)?)?;
-    }
-    Ok(())
+    let read = || {
+        let (file, _) = file::open(path, message)?;
+        let mut budget = Budget::of_file(file.metadata()?.len());
+        let reader = SerializedFileReader::new(file.try_clone()?)?;
+        for number in 0..reader.num_row_groups() {
+            let group = reader.get_row_group(number)?;
+            budget.spend(&file, group.metadata())?;
+            each(&*group)?;
+        }
+        Ok(())
+    };
+    // The library panics on some damaged files.
+    let damaged = |_| Err(Error::Damaged("the Parquet library failed".to_owned()));
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(damaged)
 }
 
 pub(super) fn wrong_type() -> Error {
@@ -189,7 +200,7 @@ impl Filter {
     }
 }
 
-/// The rows of a snapshot whose causes are not known yet, and the numbers of their values, row by row.
+/// The rows of a snapshot whose causes are not known yet, and the codes of their values, row by row.
 #[derive(Default)]
 struct Pending {
     rows: Vec<causes::Row>,
@@ -197,7 +208,7 @@ struct Pending {
 }
 
 struct Grouping<'a> {
-    /// Set if one of the columns is computed: then rows are counted snapshot by snapshot.
+    /// Set if one of the columns is computed; rows are then counted snapshot by snapshot.
     causes: Option<Causes>,
     /// For each column, its position among those that `Causes` computes.
     computed: Vec<Option<usize>>,
@@ -298,7 +309,7 @@ impl Grouping<'_> {
         self.causes = Some(causes);
     }
 
-    /// Count a row if it is in the time span and matches the filters. `codes` has the values of all columns.
+    /// Count a row if it is in the time span and matches the filters. `codes` contains the values of all columns.
     fn row(&mut self, at: i64, weight: f64, codes: &[u32]) {
         if at < self.question.span.0 || at >= self.question.span.1 {
             return;
@@ -337,7 +348,7 @@ fn checked(weight: f64) -> f64 {
     if (0.0..=LONGEST_S).contains(&weight) { weight } else { 0.0 }
 }
 
-/// Return whether a row group may contain rows within the span; true if it has no statistics.
+/// Return whether a row group may contain rows within the span; true if the group has no statistics.
 fn overlaps(group: &RowGroupMetaData, span: (i64, i64)) -> bool {
     let Some(Statistics::Int64(range)) = group.columns().first().and_then(|column| column.statistics())
     else {

@@ -82,7 +82,7 @@ impl Texts {
     }
 }
 
-/// Dictionary entries that are in no file of this hour yet, and the keys of those that are.
+/// Dictionary entries that are not in a file of this hour yet, and the keys of the entries that are.
 #[derive(Debug)]
 struct Dictionary<K, V> {
     pending: FxHashMap<K, V>,
@@ -127,8 +127,8 @@ pub struct Hour {
 }
 
 impl Hour {
-    /// Add snapshots of a server. `shapes` has the texts and the stack of each shape that the rows refer to.
-    /// Return false, without adding anything, if a row refers to a shape that is missing.
+    /// Add snapshots of a server. `shapes` contains the texts and the stack of each shape that the rows refer to.
+    /// Return false, without adding the snapshots, if a row refers to a shape that is missing.
     pub fn add<'a>(
         &mut self,
         server: &str,
@@ -214,7 +214,7 @@ impl Hour {
         Ok(true)
     }
 
-    /// Write the times and weights of the snapshots.
+    /// Write the time, the weight and the server of each snapshot.
     pub fn write_snapshots(&self, path: &Path) -> Result<()> {
         let all = &self.snapshots;
         file::write(path, SNAPSHOTS, |group| {
@@ -260,8 +260,8 @@ impl Hour {
         })
     }
 
-    /// Discard the rows, because they have been written or, if `written` is false, because they cannot be. In
-    /// the latter case, the dictionary entries and their keys are discarded too.
+    /// Discard the rows. `written` is false if they could not be written; in that case, also discard the dictionary
+    /// entries and their keys.
     pub fn clear(&mut self, written: bool) {
         self.rows = Vec::new();
         self.snapshots = Vec::new();

@@ -54,7 +54,7 @@ pub const STACKS: &str = "message stacks {
     REQUIRED GROUP functions (LIST) { REPEATED GROUP list { REQUIRED BYTE_ARRAY element (UTF8); } }
 }";
 
-/// The normalized text of each statement.
+/// The normalized text of each digest.
 pub const DIGESTS: &str = "message digests {
     REQUIRED BYTE_ARRAY digest (UTF8);
     REQUIRED BYTE_ARRAY text (UTF8);

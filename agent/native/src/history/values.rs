@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use crate::history::query::{Value, text, wrong_type};
 use crate::history::{Error, Result};
 
-/// Maximum number of codes of a column: those of NULL and `Value::Other`, and one per distinct value. Further
+/// Maximum number of codes of a column: one each for NULL, `Value::Other` and every distinct value. Further
 /// values become `Value::Other`.
 const MOST_VALUES: usize = 200_000;
 
@@ -69,7 +69,7 @@ impl Codes {
         code
     }
 
-    /// Replace `codes` with those of the next `rows` rows of a column.
+    /// Replace `codes` with the codes of the next `rows` rows of a column.
     pub fn read(&mut self, reader: &mut ColumnReader, rows: usize, codes: &mut Vec<u32>) -> Result<()> {
         codes.clear();
         let mut levels = Vec::new();

@@ -1,4 +1,4 @@
-//! Tests that the offsets read from DWARF are those that the compiler uses, which the test program prints.
+//! Tests that the offsets read from DWARF match those that the compiler uses, which the test program prints.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -87,7 +87,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
+        // Errors are ignored: a leftover directory in the system's temporary directory does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,6 +1,7 @@
 //! Completes copies that cannot be used as they are: deep stacks, and threads that ran while they were
 //! copied.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::{Process, UnwoundThread};
@@ -11,9 +12,10 @@ use crate::unwind::{End, Walk};
 
 /// Maximum number of rounds in which a thread that ran or was on a CPU is sampled or copied again.
 const ROUNDS: usize = 5;
-/// Timeout for the samples of one round. A running thread is sampled after about 20 µs of its CPU time. A
-/// thread that has gone to sleep in the meantime yields no sample, and is copied again.
-const SAMPLE_TIMEOUT: Duration = Duration::from_millis(1);
+/// Limits of the wait for the samples of one round. A running thread is sampled after 20 µs of its CPU time. A
+/// thread that has gone to sleep in the meantime yields no sample, and is copied again. On a slow host, opening the
+/// events takes longer than the minimum; the wait then ends after the same time, or at the maximum.
+const SAMPLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_millis(20);
 /// Maximum number of bytes that are read from a deep stack.
 const DEEP_BYTES: usize = 1024 * 1024;
 
@@ -57,8 +59,8 @@ impl Process {
         Ok(Ok(UnwoundThread::new(thread, walk, trust)))
     }
 
-    /// Read a stack that is larger than its copy, without a time limit. The result is used only if the thread
-    /// has not run since it was copied.
+    /// Read a stack that is larger than its copy. Except with ptrace, the result is used only if the thread has
+    /// not run since it was copied.
     fn finish_deep(
         &mut self,
         mut thread: RawThread,
@@ -145,7 +147,7 @@ impl Process {
         if running.is_empty() || self.source.stops_threads() {
             return;
         }
-        let samples = match perf::sample(&running, SAMPLE_TIMEOUT) {
+        let samples = match perf::sample(&running, &SAMPLE_TIMEOUT) {
             Ok(samples) => samples,
             Err(error) => {
                 let note = format!(

@@ -1,18 +1,18 @@
-//! Opens the same perf event on each CPU, or on each thread of a process and each CPU.
+//! Opens the same perf event on each CPU, or for each thread of a process on each CPU.
 //!
 //! The events of one CPU share a ring buffer. The kernel maps no ring buffer for an inherited event that covers
-//! all CPUs, so the events of a thread are opened per CPU too. Threads that are created later inherit them.
+//! all CPUs, so each thread's events are opened per CPU too. Threads that are created later inherit them.
 
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd;
 use perf_event_open_sys as sys;
 use rustc_hash::{FxHashMap, FxHashSet};
 use sys::bindings::perf_event_attr;
 
+use crate::descriptors;
 use crate::error::{Error, Kind, Result};
 use crate::perf_event::{self, Ring, long};
 use crate::snapshot::task::thread_ids;
@@ -38,12 +38,12 @@ pub(super) struct EventSet {
 pub(super) struct Owners {
     /// The thread of each event by the event's id. Inherited events have the id of the original.
     pub(super) by_event: FxHashMap<u64, u32>,
-    /// The threads that have events of their own.
+    /// The threads that have their own events.
     pub(super) tids: FxHashSet<u32>,
 }
 
 impl Owners {
-    /// Return true if the thread has events of its own and this event is inherited. That happens if the
+    /// Return true if the thread has its own events and this event is inherited. That happens if the
     /// thread was created after its parent's events were opened, and before the threads were listed.
     pub(super) fn is_duplicate(&self, tid: u32, event: u64) -> bool {
         self.by_event.get(&event).is_some_and(|owner| *owner != tid) && self.tids.contains(&tid)
@@ -75,7 +75,7 @@ impl EventSet {
         ring_bytes: &RangeInclusive<usize>,
     ) -> Result<Self> {
         let mut opened = Self::empty();
-        raise_descriptor_limit();
+        descriptors::raise_limit(u64::MAX); // each event needs a descriptor
         for _ in 0..MAX_PASSES {
             let mut tids = thread_ids(pid)?;
             tids.retain(|tid| opened.owners.tids.insert(*tid));
@@ -151,7 +151,7 @@ impl EventSet {
     /// Disable and close the events. Records that are already in the rings stay there.
     pub(super) fn end(&mut self) {
         for event in self.events.drain(..) {
-            // SAFETY: the descriptor is open, and the ioctl takes a number. It cannot fail.
+            // SAFETY: the descriptor is open, and the ioctl takes a number and cannot fail.
             unsafe { sys::ioctls::DISABLE(event.as_raw_fd(), 0) };
         }
     }
@@ -190,19 +190,11 @@ fn map_rings(events: &[OwnedFd], bytes: &RangeInclusive<usize>) -> io::Result<Ve
     }
 }
 
-/// Return the id of an event, which its records contain. With PERF_FORMAT_ID, the value and the id are read.
+/// Return the id of an event, which its records contain. With PERF_FORMAT_ID, a read returns the value and the id.
 fn event_id(event: &OwnedFd) -> io::Result<u64> {
     let mut words = [0; 16];
     unistd::read(event, &mut words)?;
     long(&words, 8).ok_or_else(|| io::Error::other("a short read from an event"))
-}
-
-/// Raise our limit on open files to the maximum, because each event needs a descriptor. Errors
-/// are ignored: if the limit is too low, opening an event fails.
-fn raise_descriptor_limit() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }
 
 fn check(result: i32) -> io::Result<()> {

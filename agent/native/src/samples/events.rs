@@ -1,8 +1,8 @@
 //! Samples the running threads of a process with perf events only, for hosts that do not permit BPF.
 //!
-//! If the kernel permits it, one clock per CPU samples all threads that run there, as the BPF program does
-//! (`programs::OnCpu`), and samples of other processes are dropped when they are read. Otherwise each thread
-//! has one clock per CPU (`event_set`).
+//! If the kernel permits it, one clock event per CPU samples all threads that run there, as the BPF program
+//! does (`programs::OnCpu`), and samples of other processes are dropped when they are read. Otherwise each
+//! thread has one clock event per CPU (`event_set`).
 //!
 //! The kernel removes all events when this process exits.
 
@@ -23,23 +23,24 @@ pub(super) const MIN_RING_BYTES: usize = 128 << 10;
 /// Maximum number of kernel addresses in a sample.
 const MAX_KERNEL_FRAMES: usize = 64;
 
-/// What to sample, and how often.
+/// The sampling options.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// CPU time between two samples.
     pub period_ns: u64,
-    /// Also copy the kernel's part of each stack.
+    /// Include kernel frames in each stack.
     pub kernel: bool,
     /// Maximum size of the ring buffer of each CPU, a power-of-two number of pages.
     pub ring_bytes: usize,
 }
 
-/// What the kernel permits us to sample.
+/// A sampling mode. The privileges of this process determine which modes are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// True if the clocks belong to CPUs, not to threads. This needs CAP_PERFMON or perf_event_paranoid <= 0.
+    /// True if the clock events are per CPU, not per thread. This needs CAP_PERFMON or
+    /// perf_event_paranoid <= 0.
     pub per_cpu: bool,
-    /// True if time in the kernel is sampled. This needs CAP_PERFMON or perf_event_paranoid <= 1.
+    /// True if kernel time is sampled. This needs CAP_PERFMON or perf_event_paranoid <= 1.
     pub in_kernel: bool,
 }
 
@@ -58,7 +59,8 @@ pub struct PerfOnCpu {
 }
 
 impl PerfOnCpu {
-    /// Open the clocks of process `pid` in the best mode that is permitted; sampling starts with `begin`.
+    /// Open the clock events of process `pid` in the best mode that is permitted; sampling starts with
+    /// `begin`.
     ///
     /// Errors: `Rights`, `Gone`, `Perf`.
     pub fn new(pid: u32, options: Options) -> Result<Self> {
@@ -85,7 +87,7 @@ impl PerfOnCpu {
         Ok(Self { mode, clocks, filter: Filter { pid, kernel } })
     }
 
-    /// Return the mode in which the clocks were opened.
+    /// Return the mode in which the clock events were opened.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -121,10 +123,10 @@ impl PerfOnCpu {
     }
 }
 
-/// Parses samples, and drops those of other processes and duplicates.
+/// Parses samples, and drops duplicates and samples of other processes.
 struct Filter {
     pid: u32,
-    /// True if the samples contain the kernel's part of the stack.
+    /// True if the samples contain kernel frames.
     kernel: bool,
 }
 
@@ -164,7 +166,7 @@ pub(super) fn parse_stack(mut body: &[u8], has_kernel: bool) -> Option<(Register
         let addresses = body.get(8..)?.get(..usize::try_from(long(body, 0)?).ok()?.checked_mul(8)?)?;
         body = &body[8 + addresses.len()..];
         let addresses = addresses.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
-        // The largest numbers are markers that separate the parts of a stack.
+        // The largest values are markers that separate the parts of a stack.
         let is_marker = |address: &u64| *address >= sys::bindings::PERF_CONTEXT_MAX;
         kernel = addresses.filter(|address| !is_marker(address)).take(MAX_KERNEL_FRAMES).collect();
     }
@@ -186,7 +188,7 @@ fn attributes(period_ns: u64, mode: Mode, kernel: bool) -> perf_event_attr {
     attributes
 }
 
-/// Add the kernel's part of the stack to the samples of an event.
+/// Add the kernel stack to the samples of an event.
 pub(super) fn with_kernel_stack(attributes: &mut perf_event_attr) {
     attributes.sample_type |= u64::from(sys::bindings::PERF_SAMPLE_CALLCHAIN);
     attributes.set_exclude_callchain_user(1);
@@ -233,8 +235,8 @@ mod tests {
         let taken = |pid, tid, event| capture(false, &sample(pid, tid, event, &[])).is_some();
         assert!(!taken(6, 8, 101), "another process");
         assert!(taken(7, 9, 100), "a new thread, with its parent's event");
-        assert!(!taken(7, 8, 100), "an inherited event of a thread that has its own");
-        assert!(taken(7, 8, 555), "the event of a CPU");
+        assert!(!taken(7, 8, 100), "an inherited event in a thread that has its own");
+        assert!(taken(7, 8, 555), "a per-CPU event");
     }
 
     #[test]
@@ -257,8 +259,8 @@ mod tests {
         }
     }
 
-    /// The range of sample counts for a thread that uses a CPU for 200 ms, if each ms is sampled once. Time in
-    /// the kernel, and time in which the hypervisor did not run this machine, may not be sampled.
+    /// The range of sample counts for a thread that uses a CPU for 200 ms, if each ms is sampled once. Samples
+    /// may be missing while the thread runs in the kernel or the hypervisor does not run this machine.
     const ONCE: std::ops::RangeInclusive<usize> = 120..=220;
 
     /// Keep a CPU busy until this thread has used the given CPU time.
@@ -273,7 +275,7 @@ mod tests {
         }
     }
 
-    /// Return the clocks of this process in the given mode; None if the kernel does not permit it here.
+    /// Return the clock events of this process in the given mode; None if the kernel does not permit it here.
     fn opened(mode: Mode) -> Option<PerfOnCpu> {
         let options = Options { period_ns: 1_000_000, kernel: false, ring_bytes: 4 << 20 };
         let cpus = online_cpus().expect("a list of CPUs");

@@ -1,8 +1,8 @@
 //! Counts the stacks that BPF programs or perf events capture: reads them from a ring buffer, unwinds them and
 //! resolves their symbols.
 //!
-//! The programs of the profiles are in `programs`, and profiles without BPF in `events`. Any other program that
-//! sends the records defined in probes/include/sample.h works as well.
+//! The programs of the profiles are in `programs`, and profiles without BPF in `events` and `switch_events`. Any
+//! other program that sends the records defined in probes/include/sample.h works as well.
 
 mod event_set;
 pub mod events;
@@ -44,8 +44,8 @@ use waits::Waits;
 /// Maximum number of records read at a time. Without a limit, reading would never end if a busy server filled
 /// the ring at the same rate.
 const MAX_RECORDS: usize = 50_000;
-/// Minimum time between two reads of the process's maps, which are read again if a stack leads to unknown
-/// code.
+/// Minimum time between two reads of the process's maps, which are read again if a stack has an address in
+/// unknown code.
 const MAPS_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of distinct counts. Beyond that, new samples are attributed to thread 0.
 const MAX_COUNTS: usize = 200_000;
@@ -75,7 +75,7 @@ pub struct Count {
 /// Options for resolving symbols.
 #[derive(Debug, Clone, Default)]
 pub struct SymbolOptions {
-    /// Where to search for debug files.
+    /// The places to search for debug files.
     pub search: DebugSearch,
     /// Include inlined calls.
     pub inlines: bool,
@@ -103,7 +103,7 @@ struct Aggregator {
     waits: Waits,
     /// The sampled statements of a latency profile.
     statements: Option<SampledStatements>,
-    /// Number of records read from the ring.
+    /// Number of records read from the BPF ring buffer, and of samples read from perf events.
     records: u64,
     bytes: u64,
 }
@@ -163,7 +163,7 @@ impl Samples {
         })
     }
 
-    /// Collect sampled statements.
+    /// Start collecting sampled statements in `statements`.
     pub fn collect_statements(&mut self, statements: SampledStatements) {
         self.aggregator.statements = Some(statements);
     }
@@ -173,7 +173,7 @@ impl Samples {
         self.aggregator.statements.as_mut().map(SampledStatements::take).unwrap_or_default()
     }
 
-    /// Return the digest of a prepared statement: a connection, and the statement's number in it.
+    /// Return the digest of a prepared statement, identified by its connection id and statement id.
     pub fn prepared_digest(&self, key: (u32, u32)) -> Option<Arc<Normalized>> {
         self.aggregator.statements.as_ref()?.prepared(key)
     }
@@ -193,6 +193,11 @@ impl Samples {
         self.aggregator.stacks.frames(stack)
     }
 
+    /// Return a message for each limit on stacks and names that was reached.
+    pub fn problems(&self) -> impl Iterator<Item = String> {
+        self.aggregator.stacks.problems()
+    }
+
     /// Return the modules as of the last read of the maps.
     pub fn modules(&self) -> &Modules {
         &self.aggregator.modules
@@ -203,7 +208,8 @@ impl Samples {
         &self.aggregator.comms
     }
 
-    /// Return the number of records read from the ring, and the bytes of stack in them.
+    /// Return the number of records read from the BPF ring buffer and of samples read from perf events, and the
+    /// bytes of stack in them.
     pub fn taken(&self) -> (u64, u64) {
         (self.aggregator.records, self.aggregator.bytes)
     }
@@ -230,7 +236,7 @@ impl Samples {
         for thread in &threads {
             aggregator.comms.entry(thread.tid).or_insert_with(|| thread.comm.clone());
         }
-        // A wait that began after the end of the profile would replace the wait that was in progress then.
+        // A wait that began after the end of the profile would replace the wait that was in progress at the end.
         let at_end: FxHashMap<u32, u64> =
             accounts.iter().map(|(tid, account)| (*tid, account.switches)).collect();
         threads.retain(|thread| at_end.get(&thread.tid) == Some(&thread.switches));
@@ -348,7 +354,8 @@ impl Aggregator {
                 Trust::Incomplete
             }
         };
-        (self.stacks.number(&self.modules, &walk.addresses, kernel), trust)
+        let stack = self.stacks.number(&self.modules, &walk.addresses, kernel);
+        (stack, if stack == stacks::DROPPED { Trust::Truncated } else { trust })
     }
 
     /// Read the maps again, and return true if they changed. Return false, and keep the modules, if the maps

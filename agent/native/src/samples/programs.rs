@@ -13,6 +13,7 @@ use perf_event_open_sys as sys;
 use super::record::Account;
 use crate::bpfmap::Map;
 use crate::error::{Error, Kind, Result};
+use crate::kernel_bugs;
 use crate::multi;
 use crate::perf_event;
 use crate::snapshot::iterator_link::visit;
@@ -20,14 +21,14 @@ use crate::snapshot::iterator_link::visit;
 static ON_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/oncpu.bpf.o"));
 static OFF_CPU: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/offcpu.bpf.o"));
 
-/// The process to profile, and the size of the ring buffer.
+/// The process to profile, and the options for copying its stacks.
 #[derive(Debug, Clone, Copy)]
 pub struct Target {
     /// The process id in the initial pid namespace.
     pub pid: u32,
     /// The start time of the process: field 22 of /proc/PID/stat.
     pub start_time: u64,
-    /// Also copy the kernel's part of each stack.
+    /// Include kernel frames in each stack.
     pub kernel: bool,
     /// Size of the ring buffer, a power-of-two number of pages.
     pub ring_bytes: u32,
@@ -42,11 +43,12 @@ pub struct OnCpu {
 }
 
 impl OnCpu {
-    /// Load the program; sampling starts with `begin`, and takes one sample per `period_ns` on each CPU on which
-    /// the process runs.
+    /// Load the program. `begin` starts sampling: one sample every `period_ns` on each CPU that the process is
+    /// running on.
     ///
-    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf`.
+    /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` also if a kernel bug makes it dangerous.
     pub fn new(target: Target, period_ns: u64) -> Result<Self> {
+        kernel_bugs::check_user_reads()?;
         Ok(Self { events: Vec::new(), object: load(ON_CPU, target, Options::default())?, period_ns })
     }
 
@@ -59,7 +61,7 @@ impl OnCpu {
             .into_iter()
             .map(|cpu| clock(cpu, self.period_ns, program))
             .collect::<io::Result<Vec<_>>>()
-            .map_err(|error| Error::from_os(&error, "opening the CPUs' software clocks", Kind::Bpf))?;
+            .map_err(|error| Error::from_os(&error, "opening the CPUs' clock events", Kind::Bpf))?;
         Ok(())
     }
 
@@ -84,29 +86,32 @@ const MEMBARRIER_CMD_GLOBAL: i32 = 1;
 /// A start time that is never reached: until it is replaced, the programs of offcpu.bpf.c follow the threads
 /// but count nothing.
 const NOT_STARTED: u64 = u64::MAX;
-/// How far in the future start and end times are set, so that every CPU sees them in time.
+/// Lead time with which start and end times are set, so that every CPU sees them in time.
 const AHEAD_NS: u64 = 2_000_000;
 
 /// The value of `DIRECT` in statements.h.
 const DIRECT: u64 = u64::MAX;
-/// Number of words in `struct config` of offcpu.bpf.c, and the positions of some of them.
+/// Number of words in `struct config` of offcpu.bpf.c.
 const CONFIG_WORDS: usize = 17;
+/// Position of the maximum number of stacks in `struct config`.
 const MAX_STACKS: usize = 2;
+/// Position of the number of statements per sampled statement in `struct config`.
 const STATEMENTS: usize = 3;
 
-/// Where a function receives a value.
+/// The location of a value in the arguments of a function.
 #[derive(Debug, Clone, Copy)]
 pub struct ArgumentPlace {
     /// The number of the argument, from 0.
     pub number: u32,
-    /// The argument is a pointer, and the value is at this offset.
+    /// If set, the argument is a pointer to a structure that contains the value at this offset.
     pub offset: Option<u64>,
 }
 
-/// Where the function that executes a command receives its number, and the text of a query.
+/// The locations of a command and of the values that describe it, in the arguments of the function that executes
+/// commands.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandPlaces {
-    /// The number of the command.
+    /// The command, a value of `enum_server_command`.
     pub command: ArgumentPlace,
     /// The address of the text.
     pub text: ArgumentPlace,
@@ -114,13 +119,13 @@ pub struct CommandPlaces {
     pub length: ArgumentPlace,
     /// The connection's THD.
     pub thd: ArgumentPlace,
-    /// The number of the prepared statement that the command executes.
+    /// The id of the prepared statement that the command executes.
     pub prepared: ArgumentPlace,
     /// The offsets in a THD of the connection's id, and of the address and length of the statement's text, if known.
     pub members: Option<[u64; 3]>,
 }
 
-/// Measures the waits of a process's threads by scheduler events.
+/// Measures the waits of a process's threads, using scheduler events.
 pub struct OffCpu {
     links: Vec<Link>,
     object: libbpf_rs::Object,
@@ -135,6 +140,7 @@ impl OffCpu {
     /// Errors: `Rights` without CAP_BPF and CAP_PERFMON (or root), `Bpf` if the kernel has no BTF or lacks
     /// the scheduler's tracepoints.
     pub fn new(target: Target, max_threads: u32, commands: Option<CommandPlaces>) -> Result<Self> {
+        kernel_bugs::check_user_reads()?;
         let options = Options { max_threads, statements: commands.is_some() };
         let object = load(OFF_CPU, target, options)?;
         let links = ["on_switch", "on_wakeup"]
@@ -179,7 +185,7 @@ impl OffCpu {
         self.configure()
     }
 
-    /// Sample one statement in `every`, and only the waits of these statements.
+    /// Sample one statement in `every`, and ignore waits outside sampled statements.
     pub fn set_statements(&mut self, every: u32) -> Result<()> {
         self.config[STATEMENTS] = every.max(1).into();
         self.configure()
@@ -210,8 +216,8 @@ impl OffCpu {
         Ok(ended)
     }
 
-    /// Store in the configuration a time that is still in the future when all programs can see it, and return
-    /// this time.
+    /// Set a start or end time that is still in the future once all programs can see it, and return this time.
+    /// `word` is its position in the configuration.
     fn set_ahead(&mut self, word: usize) -> Result<u64> {
         loop {
             let time = now() + AHEAD_NS;
@@ -245,8 +251,8 @@ impl OffCpu {
             .collect())
     }
 
-    /// Return the number of records lost because the ring was full, plus the number of threads for which the
-    /// map had no room.
+    /// Return the number of records lost because the ring was full, plus the number of events of threads for which
+    /// the map had no room.
     pub fn lost(&self) -> Result<u64> {
         lost(&self.object)
     }

@@ -48,13 +48,13 @@ pub struct Capture<'ring> {
 pub struct WaitEnd {
     /// The thread's number of context switches when the wait began, which identifies the wait.
     pub switches: u64,
-    /// How long the thread was blocked, and how long it was runnable.
+    /// The times for which the thread was blocked and runnable.
     pub ns: WaitTime,
     /// One wait in `every` was captured, including this one; 0 if this wait's stack was not captured.
     pub every: u64,
 }
 
-/// Time off the CPU in ns.
+/// Off-CPU time in ns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WaitTime {
     /// Blocked: waiting for something other than a CPU.
@@ -83,7 +83,7 @@ pub struct Account {
     pub since: u64,
     /// Time on a CPU.
     pub running: u64,
-    /// Time off the CPU, including the current wait.
+    /// Off-CPU time, including the current wait.
     pub waited: WaitTime,
     /// Duration of the current wait so far.
     pub wait: WaitTime,
@@ -95,7 +95,7 @@ impl Account {
     /// Number of 64-bit words in the struct.
     pub const WORDS: usize = 19;
 
-    /// Parse the words of a value in the map `threads`; return None if the thread's state is unknown.
+    /// Parse the words of a value in the `threads` map; return None if the thread's state is unknown.
     pub fn of(words: &[u64]) -> Option<Self> {
         let [mode, since, running, blocked, runnable, wait_blocked, wait_runnable, switches, ..] = *words
         else {
@@ -135,9 +135,9 @@ impl Account {
 /// The start of a sampled statement. Its text is still in the ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatementBegin<'ring> {
-    /// The number of the command.
+    /// The command, a value of `enum_server_command`.
     pub command: u32,
-    /// The connection of a prepared statement, and the statement's number in it.
+    /// The connection id and statement id of a prepared statement; None if unknown.
     pub prepared: Option<(u32, u32)>,
     /// The text, which may be truncated; empty if it is unknown.
     pub text: &'ring [u8],
@@ -146,11 +146,11 @@ pub struct StatementBegin<'ring> {
 /// The end of a sampled statement. Times are in ns of CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatementEnd {
-    /// When it began.
+    /// Start time.
     pub began: u64,
-    /// When it ended.
+    /// End time.
     pub ended: u64,
-    /// Its time off the CPU.
+    /// Its off-CPU time.
     pub waited: WaitTime,
 }
 
@@ -159,7 +159,7 @@ pub struct StatementEnd {
 pub enum Record<'ring> {
     /// A stack that is counted immediately.
     Sample(Capture<'ring>),
-    /// The stack of a wait that begins; `weight` identifies the wait.
+    /// The stack of a wait that has just begun; `weight` identifies the wait.
     WaitBegins(Capture<'ring>),
     /// The end of a wait: thread id and duration.
     WaitEnds(u32, WaitEnd),
@@ -173,7 +173,7 @@ pub enum Record<'ring> {
     StatementEnds(u32, StatementEnd),
 }
 
-/// Parse a record; None if it is truncated.
+/// Parse a record; None if it is truncated or malformed.
 pub fn parse(bytes: &[u8]) -> Option<Record<'_>> {
     let tid = word(bytes, 0)?;
     match word(bytes, 4)? {

@@ -56,7 +56,7 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: both were allocated in `open` and are freed only here, the reader before its context.
+        // SAFETY: the reader and its context were allocated in `open` and are freed only here, in this order.
         unsafe {
             libbpf_sys::ring_buffer__free(self.inner.as_ptr());
             drop(Box::from_raw(self.callback));

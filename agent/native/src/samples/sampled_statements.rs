@@ -24,15 +24,15 @@ const MAX_COMPLETE: usize = 100_000;
 pub struct Statement {
     /// The thread id.
     pub tid: u32,
-    /// The number of the command.
+    /// The command, a value of `enum_server_command`.
     pub command: u32,
     /// The digest of its text; None if the text is unknown.
     pub digest: Option<Arc<Normalized>>,
-    /// The connection of a prepared statement, and the statement's number in it.
+    /// The connection id and statement id of a prepared statement; None if unknown.
     pub prepared: Option<(u32, u32)>,
-    /// Its start and end times, and its time off the CPU.
+    /// Its start and end times, and its off-CPU time.
     pub end: StatementEnd,
-    /// The time off the CPU by place; its sum is `end.waited`.
+    /// The off-CPU time by place. The times add up to `end.waited`.
     pub waits: Vec<(Option<Place>, WaitTime)>,
 }
 
@@ -47,7 +47,7 @@ struct Open {
 pub struct SampledStatements {
     digests: Digests,
     open: FxHashMap<u32, Open>,
-    /// The digests of prepared statements; None for one with different digests.
+    /// The digests of prepared statements; None for a statement whose texts had different digests.
     prepared: FxHashMap<(u32, u32), Option<Arc<Normalized>>>,
     complete: Vec<Statement>,
     /// Number of statements that were dropped.
@@ -55,7 +55,7 @@ pub struct SampledStatements {
 }
 
 impl SampledStatements {
-    /// Create an empty collection. Digests have at most `max_chars` characters.
+    /// Create an empty collection; see [`crate::digest::normalize_both`] for `max_chars`.
     pub fn new(context: Context, max_chars: usize) -> Self {
         let digests = Digests::new(context, max_chars);
         let (open, prepared) = (FxHashMap::default(), FxHashMap::default());
@@ -90,7 +90,8 @@ impl SampledStatements {
         }
     }
 
-    /// Return the digest of a prepared statement, if one of its executions had a text.
+    /// Return the digest of a prepared statement; None if no text of it was captured, or if its texts had
+    /// different digests.
     pub fn prepared(&self, key: (u32, u32)) -> Option<Arc<Normalized>> {
         self.prepared.get(&key).cloned().flatten()
     }
@@ -122,8 +123,8 @@ impl SampledStatements {
     }
 }
 
-/// Return the text without white space around it and without semicolons at its end, as the server parses it
-/// (`alloc_query` in sql_parse.cc).
+/// Trim the text as the server does (`alloc_query` in sql_parse.cc): white space at the start; white space,
+/// semicolons and NUL bytes at the end.
 fn trimmed(text: &[u8]) -> &[u8] {
     let is_junk = |byte: &u8| *byte == b';' || *byte == 0 || byte.is_ascii_whitespace();
     let text = text.trim_ascii_start();

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// The numbers of switches per sample. A prime number does not coincide with a pattern in the switches, such as
-/// the waits of one transaction.
+/// The possible numbers of switches per sample. Except for 1, they are prime, so that the samples do not coincide
+/// with a pattern in the switches, such as the waits of one transaction.
 const PERIODS: [u64; 15] = [1, 3, 7, 13, 29, 61, 127, 251, 509, 1021, 2039, 4093, 8191, 16381, 32749];
 /// The period until the rate of switches is known.
 pub(super) const FIRST_PERIOD: u64 = 127;
@@ -11,12 +11,13 @@ pub(super) const FIRST_PERIOD: u64 = 127;
 const ADJUST_NS: u64 = 100_000_000;
 /// Number of earlier periods that are remembered.
 const MAX_EARLIER_PERIODS: usize = 64;
-/// The period of the samples, which follows the rate of switches.
+
+/// The sampling period, which adapts to the rate of switches.
 pub(super) struct Period {
     max_stacks: u64,
-    /// The periods, and the time at which each was set.
+    /// The remembered periods as (time from which it applies, period), oldest first.
     periods: VecDeque<(u64, u64)>,
-    /// Number of switches since `adjusted_at`, except those of the idle task, which has no user stack.
+    /// Number of switches since `adjusted_at`, except switches of the idle task, which has no user stack.
     pub(super) switches: u64,
     pub(super) adjusted_at: u64,
 }
@@ -31,13 +32,14 @@ impl Period {
         self.periods.back().map_or(FIRST_PERIOD, |(_, period)| *period)
     }
 
-    /// Return the period at this time. A period beyond those that are remembered is the oldest of them.
+    /// Return the period at this time, or the oldest remembered period if the time is before all of them.
     pub(super) fn at(&self, at: u64) -> u64 {
         let found = self.periods.iter().rev().find(|(since, _)| *since <= at).or(self.periods.front());
         found.map_or(FIRST_PERIOD, |(_, period)| *period)
     }
 
-    /// Return the new period if it must change. It falls only if it is more than twice as long as necessary.
+    /// Return the new period if it must change. A period is shortened only if it is more than twice as long
+    /// as necessary.
     pub(super) fn adjust(&mut self, now: u64) -> Option<u64> {
         let elapsed = now.saturating_sub(self.adjusted_at);
         if elapsed < ADJUST_NS {

@@ -1,12 +1,12 @@
 //! Reads a process's context switches with perf events only, for hosts that do not permit BPF.
 //!
-//! PERF_RECORD_SWITCH (Linux 4.3) reports every switch with its time. It needs no right to observe the kernel. A
-//! software event that counts context switches samples stacks, but only with the right to observe the kernel,
+//! PERF_RECORD_SWITCH (Linux 4.3) reports every switch with its time, and does not require permission to profile
+//! the kernel. A software event that counts context switches can sample stacks, but requires that permission,
 //! because a switch takes place in the kernel (perf_exclude_event in kernel/events/core.c). The sample is
 //! written before the record of the same switch (perf_event_task_sched_out in include/linux/perf_event.h).
 //!
-//! If the kernel permits it, the events belong to CPUs. Records of other processes are dropped when they are
-//! read. Otherwise they belong to threads, and all stacks come from snapshots.
+//! If the kernel permits it, the events are per CPU, and the records of other processes are dropped when they
+//! are read. Otherwise the events are per thread, and all stacks come from snapshots.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 
@@ -25,20 +25,22 @@ use crate::snapshot::procfs::ProcfsSource;
 use crate::snapshot::task::{read_thread, thread_ids};
 use crate::snapshot::{Consistency, RawThread, Source};
 
-/// Minimum size of the ring buffer for switches if the limit on locked memory permits it; enough for 6,500
-/// records. With the smallest ring buffer for stacks, it is within a user's limit of 516 KB per CPU.
+/// Minimum size of the ring buffer for switches if the events are per CPU; enough for 6,500 records. Together
+/// with the smallest ring buffer for stacks, it is within a user's default limit of 516 KiB per CPU.
 const SWITCH_RING_BYTES: usize = 256 << 10;
-/// Minimum size of the ring buffer for switches.
+/// Minimum size of the ring buffer for switches if the events are per thread.
 const MIN_SWITCH_RING_BYTES: usize = 64 << 10;
-/// What to record.
+
+/// The recording options.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Also copy the kernel's part of each stack.
+    /// Include kernel frames in each stack.
     pub kernel: bool,
-    /// Approximate maximum number of samples per second, of all threads and all processes.
+    /// Approximate maximum number of samples per second over all threads of all processes.
     pub max_stacks: u64,
-    /// Maximum size of each CPU's ring buffer for stacks, a power-of-two number of pages. The one for switches is
-    /// half as large.
+    /// Maximum size of each CPU's ring buffer for stacks, a power-of-two number of pages. The ring buffer
+    /// for switches is half as large, but has at least `SWITCH_RING_BYTES` if the events are per CPU, and
+    /// `MIN_SWITCH_RING_BYTES` if they are per thread.
     pub ring_bytes: usize,
 }
 
@@ -56,7 +58,7 @@ pub struct PerfOffCpu {
     snapshot_at: u64,
     /// The time at which the last read began.
     read_at: u64,
-    /// The time at which the read before it began. All records of earlier events were read.
+    /// The time at which the second-to-last read began. All records of earlier events have been read.
     complete_until: u64,
     ended: u64,
 }
@@ -115,7 +117,7 @@ impl PerfOffCpu {
         }
     }
 
-    /// Return true if the events belong to CPUs, and sample stacks.
+    /// Return true if the events are per CPU and sample stacks.
     pub fn per_cpu(&self) -> bool {
         self.stacks.is_some()
     }
@@ -176,8 +178,8 @@ impl PerfOffCpu {
         Ok(count)
     }
 
-    /// Add the waits that ended before the last read to `waits`. Later ones must wait for the next read, because
-    /// the records of a thread that moved to another CPU are in different rings.
+    /// Add to `waits` the waits that ended before the second-to-last read began. Later events are applied after the
+    /// next read, because the records of a thread that moved to another CPU are in different rings.
     pub(super) fn apply(&mut self, waits: &mut Waits) {
         self.apply_until(self.complete_until, waits);
     }
@@ -221,7 +223,7 @@ impl PerfOffCpu {
         self.ended
     }
 
-    /// Complete all threads. The caller has read all records.
+    /// Complete the accounting of all threads. The caller has read all records.
     pub(super) fn settle(&mut self, waits: &mut Waits) {
         self.apply_until(u64::MAX, waits);
         self.threads.settle(self.ended, waits);
@@ -247,7 +249,7 @@ fn switch_attributes(per_thread: bool) -> perf_event_attr {
     attributes
 }
 
-/// Return the attributes of an event that samples the stacks of threads that leave a CPU.
+/// Return the attributes of an event that samples the stacks of threads that are leaving a CPU.
 ///
 /// With PERF_SAMPLE_PERIOD, the kernel would ignore the period (perf_swevent_event in kernel/events/core.c).
 fn stack_attributes(kernel: bool) -> perf_event_attr {
@@ -287,7 +289,7 @@ mod tests {
 
     const PLACE: Place = Place { stack: 0, trust: Trust::Exact, syscall: -1, file: -1 };
 
-    /// Sleep for 100 ms, then compute for as long, and return the thread's id.
+    /// Sleep for 100 ms, then compute for 100 ms, and return the thread's id.
     fn sleep_and_compute() -> u32 {
         thread::sleep(Duration::from_millis(100));
         let began = Instant::now();

@@ -8,7 +8,7 @@ use super::record::Capture;
 use super::switches::{Event, Timed};
 use crate::perf_event::long;
 
-/// The length of the identification at the end of each record: pid and tid, time, id of the event.
+/// The length of the `sample_id` at the end of each record: pid and tid, time, and the event's id.
 const ID_BYTES: usize = 24;
 
 /// Parse a sample of the process: pid and tid, time, the event's id, and the stack.
@@ -59,7 +59,7 @@ pub(super) fn parse(pid: u32, owners: &Owners, kind: u32, flags: u16, body: &[u8
     (pids as u32 == pid).then_some(Timed { at, tid: tids as u32, event })
 }
 
-/// Parse a record of a new name: pid, tid, and a name that is padded with zeros.
+/// Parse a record of a thread's new name: pid, tid, and the name, padded with zeros.
 pub(super) fn new_name(pid: u32, body: &[u8]) -> Option<(u32, String)> {
     let ids = long(body, 0)?;
     let name = body.get(8..body.len().checked_sub(ID_BYTES)?)?;

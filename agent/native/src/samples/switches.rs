@@ -1,6 +1,6 @@
-//! Measures waits by the context switches of a process's threads, for hosts that do not permit BPF.
+//! Measures waits from the context switches of a process's threads, for hosts that do not permit BPF.
 //!
-//! offcpu.bpf.c does the same in the kernel. In contrast to it, this module does not see wakeups: the time
+//! offcpu.bpf.c does the same in the kernel. Unlike that program, this module does not see wakeups: the time
 //! between a thread's wakeup and its arrival on a CPU counts as blocked. If records were lost, the time until
 //! the thread's next known event is attributed to the last known state.
 
@@ -10,15 +10,15 @@ use super::Place;
 use super::record::{Account, Mode, WaitEnd, WaitTime};
 use super::waits::Waits;
 
-/// Minimum duration of a wait that snapshots cannot miss, because several of them are taken during the wait.
+/// Minimum duration of a wait that snapshots cannot miss, because several snapshots are taken during the wait.
 const CERTAIN_NS: u64 = 100_000_000;
 
-/// What happened to a thread.
+/// An event of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The thread was created by this thread.
+    /// The thread was created. Its parent has this id.
     Starts(u32),
-    /// The stack of the wait that begins next; the stack of one wait in `every` is captured.
+    /// The stack of the wait that is about to begin; the stack of one wait in `every` is captured.
     Stack { place: Place, every: u64 },
     /// The thread left its CPU. If it was preempted, it could have continued to run.
     Leaves { preempted: bool },
@@ -30,7 +30,7 @@ pub enum Event {
     Exits,
 }
 
-/// An event of a thread.
+/// An event of a thread, with its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timed {
     /// The time of the event, in ns of CLOCK_MONOTONIC.
@@ -57,9 +57,9 @@ struct Thread {
     account: Account,
     /// False until the first event shows in which state the thread was before.
     is_known: bool,
-    /// The time at which the current wait began; 0 before the profile.
+    /// The time at which the current wait began; 0 if it began before the thread's first event.
     waits_since: u64,
-    /// The stack of the wait that begins next.
+    /// The stack of the wait that is about to begin.
     next: Option<(Place, u64)>,
     /// True if the stack of the current wait was captured.
     has_stack: bool,
@@ -124,7 +124,7 @@ impl Switches {
         }
     }
 
-    /// Complete all threads at the end of the profile.
+    /// Complete the accounting of all threads at the end of the profile.
     pub fn settle(&mut self, ended: u64, waits: &mut Waits) {
         for (tid, thread) in self.threads.drain() {
             let name = self.names.remove(&tid).unwrap_or_default();
@@ -193,8 +193,8 @@ impl Thread {
         }
     }
 
-    /// Complete the thread at its exit or at the end of the profile. A wait in progress has the stack that a
-    /// snapshot captured.
+    /// Finish a thread's accounting when it exits or the profile ends. If a snapshot captured the wait in
+    /// progress, use the snapshot's stack.
     fn settle(&self, tid: u32, name: String, at: u64, waits: &mut Waits) {
         if let Some(place) = self.snapshot {
             waits.begins(tid, place, self.account.switches);
@@ -203,9 +203,9 @@ impl Thread {
     }
 
     /// Report the wait. Snapshots capture a wait with a probability that is proportional to its duration: on
-    /// average, one wait in `interval / duration`. They capture no thread that was woken and is waiting for a
-    /// CPU. Therefore, if stacks are also sampled, snapshots supply only the stacks of waits that they cannot
-    /// miss.
+    /// average, one wait in `interval / duration`. Snapshots do not capture a thread that was woken and is
+    /// waiting for a CPU. Therefore, if stacks are also sampled, snapshots supply only the stacks of waits
+    /// that they cannot miss.
     fn wait_ends(&self, tid: u32, interval: u64, waits: &mut Waits) {
         let Account { wait: ns, switches, .. } = self.account;
         let duration = ns.blocked + ns.runnable;
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn waits_found_by_snapshots_are_weighted_by_the_inverse_of_their_duration() {
-        // Waits of 4 ms are found half as often as waits of 8 ms, and there are as many of them.
+        // There are two waits of 4 ms and two of 8 ms. Waits of 4 ms are found half as often.
         let mut events = vec![];
         for (index, stack) in [(0, None), (1, Some(1)), (2, Some(2)), (3, Some(2))] {
             let (begin, duration) = (100 + 20 * index, if index < 2 { 4 } else { 8 });

@@ -2,8 +2,8 @@
 //! times are exact.
 //!
 //! Every long wait is reported individually. Of the short waits, one in `every` is sampled at random and counted
-//! as `every` waits. The total time of a thread's short waits is known, and is distributed in
-//! proportion to the sampled waits.
+//! as `every` waits. The total time of a thread's short waits is known, and is distributed in proportion to the
+//! sampled waits.
 
 use rustc_hash::FxHashMap;
 
@@ -12,7 +12,7 @@ use super::record::{Account, Mode, WaitEnd, WaitTime};
 
 /// `LONG_NS` of offcpu.bpf.c.
 const LONG_NS: u64 = 10_000_000;
-/// Maximum number of rows. Beyond that, threads that exit are combined into thread 0.
+/// Number of rows beyond which all further threads are combined into thread 0.
 const MAX_ROWS: usize = 50_000;
 
 /// The waits of one thread with one stack.
@@ -33,7 +33,7 @@ pub struct ThreadTimes {
     pub comm: String,
     /// Time on a CPU, ns.
     pub running: u64,
-    /// Time off the CPU.
+    /// Off-CPU time.
     pub waited: WaitTime,
 }
 
@@ -77,7 +77,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    /// Record that a wait with this stack begins or is in progress.
+    /// Record that a wait with this stack has begun or is in progress.
     pub fn begins(&mut self, tid: u32, place: Place, switches: u64) {
         self.pending.insert(tid, Pending { place, switches });
     }
@@ -97,13 +97,13 @@ impl Waits {
         self.count(tid, known.map(|known| known.place), end, long);
     }
 
-    /// Forget the waits of a thread, because a sampled statement begins.
+    /// Forget the waits of a thread, because a sampled statement has begun.
     pub fn statement_begins(&mut self, tid: u32) {
         self.threads.remove(&tid);
     }
 
-    /// Return the time off the CPU of the thread's statement that ends, by place; its sum is `waited`. The place is
-    /// `None` for time without a stack.
+    /// Return the off-CPU time of the statement that the thread has just finished, by place. The times add up to
+    /// `waited`. The place is `None` for time without a stack.
     pub fn statement_ends(&mut self, tid: u32, waited: WaitTime) -> Vec<(Option<Place>, WaitTime)> {
         let thread = self.threads.remove(&tid).unwrap_or_default();
         thread.distribute(waited).into_iter().map(|(place, share)| (place, share.ns)).collect()
@@ -175,7 +175,7 @@ impl Waits {
 }
 
 impl Thread {
-    /// Distribute the time off the CPU among the places of the waits.
+    /// Distribute the thread's off-CPU time among the stacks of its sampled waits.
     fn distribute(&self, total: WaitTime) -> Vec<(Option<Place>, PlaceWaits)> {
         let blocked = Split::of(self, total.blocked, |ns| ns.blocked);
         let runnable = Split::of(self, total.runnable, |ns| ns.runnable);

@@ -1,4 +1,4 @@
-//! Profiles waits with perf events: resolves the stacks, and adds the waits to the same accounting as BPF's.
+//! Profiles waits with perf events: resolves the stacks, and adds the waits to the accounting that BPF profiles use.
 
 use super::record::Capture;
 use super::switch_events::PerfOffCpu;
@@ -9,7 +9,7 @@ use crate::pacing::Pacer;
 use crate::snapshot::{RawThread, Trust};
 
 impl Samples {
-    /// Process the records of context switches.
+    /// Process the records of context switches and the sampled stacks.
     pub fn read_switches(&mut self, events: &mut PerfOffCpu) -> Result<()> {
         let mut pacer = Pacer::start();
         let aggregator = &mut self.aggregator;
@@ -23,7 +23,7 @@ impl Samples {
         Ok(())
     }
 
-    /// Copy the stacks of the waits that are in progress and have none.
+    /// Copy the stacks of the threads whose current wait has no stack yet.
     pub fn add_waiting(&mut self, events: &mut PerfOffCpu) -> Result<()> {
         let mut pacer = Pacer::start();
         let aggregator = &mut self.aggregator;

@@ -22,17 +22,18 @@ use crate::pacing::Pacer;
 /// Size of one read(). The kernel returns at most one buffer of the seq_file, which has 8 pages.
 const READ_BYTES: usize = 64 * 1024;
 const PAGE: usize = 4096;
-/// Maximum bytes of records that are held in memory at once; enough for 1,000 threads.
+/// Maximum size of the records held in memory at once, in bytes; enough for 1,000 threads.
 const PART_BYTES: usize = 16 << 20;
-/// Maximum bytes of records without stacks that are held in memory at once. With this limit, the stacks of
-/// these threads fit into [`PART_BYTES`].
+/// Maximum size in bytes of the records that the non-sleepable program returns at once. They have no stacks; the
+/// stacks, which are copied afterwards, then fit into [`PART_BYTES`].
 const NOSLEEP_PART_BYTES: usize = 2 * READ_BYTES;
-/// Maximum number of times that an iteration is started. The kernel ends an iteration early if the thread at
+/// Maximum number of iterations per snapshot. The kernel ends an iteration early if the thread at
 /// which a read() paused exits before the next read().
 const PASSES: u32 = 3;
-/// Bounds on the number of threads that the program remembers between snapshots. Each thread takes about 100
+/// Minimum number of entries of the map that remembers threads between snapshots. Each entry takes about 100
 /// bytes of kernel memory.
 const MIN_ENTRIES: u32 = 4 << 10;
+/// Maximum number of entries of this map.
 const MAX_ENTRIES: u32 = 256 << 10;
 
 /// `struct config` of snapshot.bpf.c.
@@ -63,8 +64,9 @@ pub struct BpfSource {
     /// True if the kernel can limit a link to one process (>= 6.1). Otherwise the program filters the
     /// threads.
     single_process: bool,
-    /// The buffer for the records. It is reused for all snapshots, because allocating 14 MB costs more than
-    /// the copy itself. It is never reallocated or freed, because the allocator would keep the old memory.
+    /// The buffer for the records. It is reused unless threads still refer to it, because allocating 14 MB (for
+    /// 1,000 threads) costs more than the copy itself. It has its full capacity from the start: if it grew, the
+    /// allocator would keep the old memory.
     buffer: Arc<Vec<u8>>,
     progress: Option<Progress>,
     rotation: Rotation,
@@ -238,8 +240,8 @@ impl BpfSource {
         Ok(threads.into_iter().find(|thread| thread.tid == tid))
     }
 
-    /// Copy the stacks of threads whose registers were copied by the program that cannot sleep. Mark the
-    /// threads that have run since.
+    /// Copy the stacks of threads whose registers were copied by the non-sleepable program. Mark the threads
+    /// that have run since.
     fn copy_stacks(&mut self, threads: &mut [RawThread]) -> Result<()> {
         let mut pacer = Pacer::start();
         for thread in threads.iter_mut().filter(|thread| thread.stack_wanted > 0) {
@@ -360,14 +362,14 @@ fn release_tail(bytes: &mut Vec<u8>, length: usize) {
     }
 }
 
-/// Return the size of the map: at least twice the number of threads, so that the ids of exited threads are
-/// evicted before those of live ones.
+/// Return the number of entries of the map: up to the maximum, at least twice the number of threads, so that
+/// exited threads are evicted before live ones.
 fn entries_for(threads: usize) -> u32 {
     let entries = u32::try_from(2 * threads).unwrap_or(MAX_ENTRIES);
     entries.clamp(MIN_ENTRIES, MAX_ENTRIES).next_power_of_two()
 }
 
-/// Return the number of the process's threads according to the kernel, or 0 if the process has exited.
+/// Return the process's thread count according to the kernel, or 0 if the process has exited.
 fn thread_count(pid: u32) -> usize {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(')').map(|(_, fields)| fields);

@@ -28,7 +28,7 @@ const TARGET: &CStr = c"task";
 pub struct Variant {
     /// True for the program that copies the stacks, false for the one that copies only the registers.
     pub sleepable: bool,
-    /// True to also copy the kernel's part of each stack.
+    /// True to copy the kernel stacks, too.
     pub kernel_stacks: bool,
 }
 
@@ -38,11 +38,11 @@ impl Variant {
     }
 }
 
-/// The loaded program. The kernel keeps its maps alive as long as the program.
+/// The loaded program. The kernel keeps the program's maps alive for as long as the program is loaded.
 pub struct Loaded {
     /// The program's descriptor.
     pub program: OwnedFd,
-    /// The descriptor of the map `config`.
+    /// The descriptor of the `config` map.
     pub config: OwnedFd,
     /// The relocated program, to be passed to [`load`] next time. None if this load already used a cached
     /// program, or if the program cannot be cached.

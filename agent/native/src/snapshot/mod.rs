@@ -35,7 +35,7 @@ pub struct Registers {
 }
 
 /// A slice of a buffer that holds the stacks of many threads. Sharing the buffer avoids a second copy of
-/// these stacks, which are 14 MB for 1,000 threads.
+/// these stacks, which take 14 MB for 1,000 threads.
 #[derive(Debug, Clone, Default)]
 pub struct Bytes {
     buffer: Arc<Vec<u8>>,
@@ -65,7 +65,7 @@ impl Deref for Bytes {
     }
 }
 
-/// Whether the thread ran while it was copied.
+/// The consistency of a copy, which depends on whether the thread ran while it was copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
     /// The thread did not run: registers and stack are consistent.
@@ -79,7 +79,7 @@ pub enum Consistency {
 /// The copy of one thread.
 #[derive(Debug, Clone)]
 pub struct RawThread {
-    /// The thread id in the agent's pid namespace.
+    /// The thread id in the pid namespace of Innoscope.
     pub tid: u32,
     /// The thread id in the process's own pid namespace.
     pub ns_tid: u32,
@@ -87,10 +87,10 @@ pub struct RawThread {
     pub state: char,
     /// The thread name.
     pub comm: String,
-    /// Whether the thread ran during the copy.
+    /// The consistency of this copy.
     pub consistency: Consistency,
-    /// How often the thread was switched out or scheduled on a CPU, depending on the source. The number changes
-    /// when the thread runs.
+    /// The number of times that the thread was switched out or scheduled on a CPU, depending on the source. It
+    /// changes whenever the thread runs.
     pub switches: u64,
     /// The `run_count` of [`schedstat::Schedstat`], valid if the thread was off the CPU; 0 with ptrace.
     pub ran: u64,
@@ -110,7 +110,8 @@ pub struct RawThread {
     /// True if the thread has not run since its previous copy, according to `switches` and its start time.
     /// None of its properties has changed, and `stack`, `kernel` and `returns` are empty.
     pub unchanged: bool,
-    /// True if the snapshot's budget was used up: `stack` is only the innermost part, or empty.
+    /// True if the snapshot's budget was not enough for this thread: `stack` is only the innermost part, or
+    /// empty.
     pub shallow: bool,
     /// The number of stack bytes that are still to be copied, because the source's BPF program could not copy
     /// them.
@@ -124,7 +125,7 @@ impl RawThread {
         Self { stack: Bytes::default(), ..self }
     }
 
-    /// Set `consistency` by comparing this copy with the thread's state `now`, after the copy (None if the
+    /// Set `consistency` by comparing this copy with `now`, the thread's state after the copy (None if the
     /// thread has exited).
     fn compare(&mut self, now: Option<&Self>) {
         match now {

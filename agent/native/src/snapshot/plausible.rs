@@ -1,11 +1,12 @@
 //! Checks that BPF programs read the right members of the kernel's structures. If a new kernel changes a member
-//! in a way that BTF does not reveal to them, all threads may seem to run.
+//! in a way that BTF does not show, all threads may seem to run.
 
 use super::{Consistency, RawThread, Source};
 use crate::error::{Error, Kind, Result};
 use crate::samples::programs::online_cpus;
 
-/// Return the source, or an error if all threads seem to be on a CPU although there are far fewer CPUs.
+/// Return the source, or an error if all threads seem to be on a CPU although there are more than twice as
+/// many threads as CPUs.
 pub fn checked<S: Source>(mut source: S) -> Result<S> {
     let cpus = online_cpus()?.len();
     let states = source.read_states()?;

@@ -1,7 +1,7 @@
-//! The snapshot source for hosts without BPF: the files in /proc. Reading them stops no threads. This
-//! requires Linux >= 3.2 for `process_vm_readv`.
+//! The snapshot source for hosts without BPF, which reads files in /proc. This stops no threads, and requires
+//! Linux >= 3.2 for `process_vm_readv`.
 //!
-//! `/proc/PID/task/TID/syscall` gives the stack pointer and the instruction pointer of a blocked thread, but
+//! `/proc/PID/task/TID/syscall` contains the stack pointer and the instruction pointer of a blocked thread, but
 //! not its frame pointer (lib/syscall.c, `task_current_syscall`). `process_vm_readv` copies the stack. The
 //! third field of `schedstat` counts how often the thread was scheduled on a CPU (`sched_info.pcount`,
 //! kernel/sched/stats.h, `sched_info_arrive`). If it is the same before and after the copy, the thread did not
@@ -12,24 +12,25 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::vec;
 
-use nix::sys::resource::{Resource, getrlimit};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::rotation::Rotation;
 use super::schedstat::Schedstat;
 use super::task::{read_thread, thread_ids};
 use super::{Consistency, RawThread, Registers, Source};
+use crate::descriptors;
 use crate::error::{Error, Kind, Result};
 use crate::memory;
 
 /// Maximum stack bytes copied per thread. The rest of a larger stack is read when it is unwound.
 const STACK_BYTES: usize = 20 << 10;
-/// Stack bytes copied per thread if the budget of the snapshot is used up.
+/// Maximum stack bytes copied for a thread if the snapshot's budget does not suffice for its stack.
 const SHALLOW_BYTES: usize = 1024;
 /// Number of stack bytes after which a call to `next` returns.
 const PART_BYTES: usize = 16 << 20;
 /// Maximum length of the file `syscall`.
 const FILE_BYTES: usize = 1024;
+
 /// Copies the threads of one process by reading /proc.
 pub struct ProcfsSource {
     pid: u32,
@@ -81,9 +82,8 @@ impl ProcfsSource {
             let detail = "the kernel does not count how often a thread runs (CONFIG_SCHED_INFO)";
             return Err(Error::new(Kind::Procfs, detail));
         }
-        let (descriptors, _) = getrlimit(Resource::RLIMIT_NOFILE).map_err(|error| {
-            Error::new(Kind::Internal, format!("reading the limit of descriptors: {error}"))
-        })?;
+        // With the usual limit of 1,024, most files would have to be opened again in each snapshot of 1,000 threads.
+        let descriptors = descriptors::raise_limit(descriptors::MANY);
         Ok(Self {
             pid,
             threads: FxHashMap::default(),

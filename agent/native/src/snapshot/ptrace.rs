@@ -25,8 +25,8 @@ use crate::memory;
 
 /// Maximum stack bytes copied while a thread is stopped.
 const STACK_BYTES: usize = 64 * 1024;
-/// Timeout for a thread to stop. A thread in an uninterruptible sleep stops only when the sleep ends, so it
-/// is skipped.
+/// Timeout for a thread to stop. A thread in an uninterruptible sleep would stop only when the sleep ends, so
+/// it is not stopped, and its stack is not copied.
 const STOP_DEADLINE: Duration = Duration::from_millis(20);
 
 /// Number of stack bytes after which a call to `next` returns.

@@ -28,8 +28,8 @@ pub(super) fn parse_all(buffer: &Arc<Vec<u8>>, filled: usize) -> (Vec<RawThread>
     (threads, counted)
 }
 
-/// Parse the record at `at` and return it with the offset of the next one. The thread is None if it was only
-/// counted.
+/// Parse the record at `at`. Return its thread and the offset of the next record. The thread is None if the
+/// BPF program only counted it.
 fn parse(buffer: &Arc<Vec<u8>>, at: usize, filled: usize) -> Option<(Option<RawThread>, usize)> {
     let header = buffer.get(at..filled)?.get(..HEADER_BYTES)?;
     let word = |offset: usize| u32::from_le_bytes(header[offset..offset + 4].try_into().expect("4 bytes"));

@@ -9,8 +9,8 @@ use super::RawThread;
 pub enum Trust {
     /// The thread did not run while it was copied.
     Exact,
-    /// The thread did not run while it was copied, but its frame pointer was unknown, and was inferred from
-    /// the stack.
+    /// The thread did not run while it was copied, but its frame pointer or link register was unknown and had
+    /// to be inferred.
     Inferred,
     /// The thread was running, and a perf event sampled it.
     OnCpu,
@@ -61,14 +61,14 @@ pub struct Snapshot {
     /// Time spent on unwinding.
     pub unwind: Duration,
     /// Time spent on resolving symbols.
-    pub symbolise: Duration,
-    /// Number of threads that had not run since the last snapshot, so that their stacks were not copied.
+    pub symbolize: Duration,
+    /// Number of threads that had not run since the last snapshot, so their stacks were not copied.
     pub unchanged: usize,
     /// Number of threads that were copied again.
     pub retried: usize,
     /// Number of running threads that were sampled by perf events.
     pub sampled: usize,
-    /// Number of threads whose stack was truncated because the snapshot's budget was used up.
+    /// Number of threads whose stack was truncated because the snapshot's budget was exhausted.
     pub shallow: usize,
     /// Messages about the limitations of this snapshot.
     pub notes: Vec<String>,

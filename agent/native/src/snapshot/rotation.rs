@@ -16,10 +16,11 @@ pub(super) struct Rotation {
     budget: u64,
     groups: u64,
     snapshots: u64,
-    /// The number of threads that this snapshot copied completely, their bytes, and the number of other
-    /// threads.
+    /// Number of threads that this snapshot has copied completely.
     complete: u64,
+    /// Number of stack bytes of these threads.
     bytes: u64,
+    /// Number of threads that this snapshot has copied only partly.
     shallow: u64,
 }
 
@@ -45,8 +46,8 @@ impl Rotation {
         0
     }
 
-    /// End a snapshot: the next one uses as many groups as this one would have needed. The number decreases
-    /// slowly, because many threads may run again after a quiet snapshot.
+    /// End a snapshot: the next one uses as many groups as this one would have needed. The number falls by at
+    /// most half, because many threads may run again after a quiet snapshot.
     pub(super) fn finish(&mut self) {
         let each = self.bytes.checked_div(self.complete).unwrap_or(USUAL_BYTES);
         let needed = self.bytes.saturating_add(self.shallow.saturating_mul(each));

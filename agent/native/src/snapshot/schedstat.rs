@@ -21,7 +21,7 @@ const MAX_OPEN: usize = 256;
 /// The numbers in the file of one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedstat {
-    /// How often the thread was scheduled on a CPU.
+    /// Number of times that the thread was scheduled on a CPU.
     pub times_run: u64,
     /// Nanoseconds on a CPU plus `times_run`, as in `run_count()` of snapshot.bpf.c.
     pub run_count: u64,
@@ -61,8 +61,8 @@ impl RunCounts {
         Self { pid, files: FxHashMap::default() }
     }
 
-    /// Return the run counts of these threads, except of those whose file cannot be read. A kernel that does
-    /// not count (without CONFIG_SCHED_INFO) has none.
+    /// Return the run counts of these threads, except those whose file cannot be read. The result is empty on
+    /// kernels without CONFIG_SCHED_INFO, which keep no such counts.
     pub fn read(&mut self, tids: &[u32]) -> Vec<(u32, u64)> {
         let mut before = std::mem::take(&mut self.files);
         let mut counts = Vec::with_capacity(tids.len());

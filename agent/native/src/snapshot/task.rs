@@ -5,8 +5,8 @@ use std::fs;
 use super::{Consistency, RawThread, Registers};
 use crate::error::{Error, Kind, Result};
 
-/// Task flag of io_uring's workers. They are listed as threads of the process, have no user stack, and must
-/// not be traced.
+/// Task flag of io_uring's workers. The workers are listed as threads of the process, have no user stack, and
+/// must not be traced.
 const PF_IO_WORKER: u32 = 0x10;
 
 /// List the ids of a process's threads.

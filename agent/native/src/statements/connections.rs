@@ -1,23 +1,23 @@
 //! Lists the connections (THD objects) of a server by reading its memory. At most [`MAX`] are returned,
 //! because the memory is untrusted.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Field, Memory};
 use crate::error::Result;
 
 /// Maximum number of connections.
 const MAX: usize = 20_000;
-/// Offset, from a vtable symbol, of the address that objects store: after offset-to-top and the RTTI pointer.
+/// Offset from a vtable symbol to the address that objects store, which follows offset-to-top and the RTTI pointer.
 const VTABLE: u64 = 16;
 /// Offset of the root in a `std::set` (libstdc++, stl_tree.h).
 const ROOT: u64 = 16;
-/// Offset of the left child in a node, which the right child and the value follow.
+/// Offset of the left child in a node. The right child and the value follow it.
 const LEFT: u64 = 16;
 const POINTER: u64 = 8;
 
-/// How a server stores its connections; owners.yaml documents the walks. `first` is the address of the
-/// server's variable.
+/// The data structure in which a server stores its connections; owners.yaml documents the walks. `first` is
+/// the address of the server's variable.
 pub enum Walk {
     /// A `base_ilist`: the first THD, and the offset of the pointer to the next one.
     Linked {
@@ -47,9 +47,9 @@ pub struct Arrays {
     pub items: u64,
     /// Offset of the number of elements behind the pointer.
     pub count: u64,
-    /// The number of elements in place of the pointer, negative if there is a pointer.
+    /// The number of elements that are stored in place of the pointer; negative if there is a pointer.
     pub inline: Option<Field>,
-    /// The vtable of THD.
+    /// Address of the vtable symbol of THD.
     pub table: u64,
 }
 
@@ -66,7 +66,8 @@ impl Connections {
         Self { walk, nodes: Vec::new() }
     }
 
-    /// Return the address of the vtable, which each THD begins with; None if the catalog does not have it.
+    /// Return the address of the vtable, which is the first word of each THD; None unless the connections are in
+    /// arrays.
     pub fn vtable(&self) -> Option<u64> {
         match &self.walk {
             Walk::Arrays(arrays) => Some(arrays.table.wrapping_add(VTABLE)),
@@ -75,7 +76,7 @@ impl Connections {
     }
 
     /// Return the addresses of all THDs, without duplicates. With arrays, some may not be addresses of a THD:
-    /// the caller has to check for [`Self::vtable`].
+    /// the caller must check for [`Self::vtable`].
     pub fn list(&mut self, memory: &Memory) -> Result<Vec<u64>> {
         let mut found = match &self.walk {
             Walk::Linked { first, next } => {
@@ -85,14 +86,14 @@ impl Connections {
             Walk::Tree { first } => tree(memory, *first)?,
             Walk::Arrays(arrays) => {
                 // The server shifts the elements when a connection begins or ends (Global_THD_manager::add_thd
-                // and remove_thd, mysqld_thd_manager.cc of 5.7), so a read can miss an element or find it
+                // and remove_thd, mysqld_thd_manager.cc in 5.7), so a read can miss an element or find it
                 // twice. Therefore all elements are read twice.
                 let mut found = elements(memory, arrays)?;
                 found.extend(elements(memory, arrays)?);
                 found
             }
         };
-        let mut seen = rustc_hash::FxHashSet::default();
+        let mut seen = FxHashSet::default();
         found.retain(|thd| *thd != 0 && seen.insert(*thd));
         found.truncate(MAX);
         Ok(found)
@@ -101,14 +102,15 @@ impl Connections {
 
 /// Return the nodes of a linked list, except its sentinel, the node without a successor.
 ///
-/// The pointers in the nodes of the last walk are read with one system call; each other node takes one.
+/// The pointers in the nodes of the last walk are read together. Each new node takes a separate system call.
 fn linked(memory: &Memory, first: u64, next: u64, last: &[u64]) -> Result<Vec<u64>> {
     let pointers = memory.numbers(last.iter().map(|node| node.wrapping_add(next)), 8)?;
     let successors: FxHashMap<u64, u64> = last.iter().copied().zip(pointers).collect();
     let mut nodes = Vec::with_capacity(last.len() + 1);
+    let mut passed = FxHashSet::default();
     let mut node = memory.number(first, 8)?;
     for _ in 0..MAX {
-        if node == 0 {
+        if node == 0 || !passed.insert(node) {
             break;
         }
         let following = match successors.get(&node) {

@@ -27,11 +27,11 @@ const MAX_OTHERS: usize = 2_000;
 const TURNS: usize = 64;
 /// Number of connections that are enough to find the offset of the thread's id.
 const FEW: usize = 8;
-/// Maximum distance in bytes between two members that are read together.
+/// Maximum distance in bytes from the first to the last of the members that are read together.
 const SPAN: u64 = 128;
-/// Maximum bytes of a text.
+/// Maximum length of a text, in bytes.
 const MAX_TEXT: u64 = 4_096;
-/// Maximum bytes of a name, including the zero at its end.
+/// Maximum length of a name in bytes, including the zero at its end.
 const MAX_NAME: u64 = 400;
 /// Numbers of the commands without a statement: COM_SLEEP (waits for the next command) and COM_DAEMON.
 const WITHOUT: [u64; 2] = [0, 29];
@@ -40,22 +40,22 @@ const PAGE: u64 = 4096;
 /// Maximum distance in bytes from the start of a THD to a `Security_context` that is stored in the THD itself.
 const THD_BYTES: u64 = 1 << 15;
 
-/// Offset and size of a member in bytes.
+/// The location of a member in a THD.
 #[derive(Clone, Copy)]
 pub struct Field {
-    /// The offset.
+    /// Offset from the start of the THD, in bytes.
     pub offset: u64,
-    /// The size, at most 8.
+    /// Size in bytes, at most 8.
     pub size: usize,
 }
 
-/// Where a THD stores its command.
+/// The locations in a THD of its command, and of the names of its user and schema.
 pub struct Layout {
     /// The id of the thread, or its `pthread_t`.
     pub thread: Field,
     /// The id of the connection.
     pub connection: Field,
-    /// The number of the command.
+    /// The command, a value of `enum_server_command`.
     pub command: Field,
     /// The query id, which the server never reuses.
     pub query: Field,
@@ -66,7 +66,7 @@ pub struct Layout {
     /// Offset of the pointer to the user's name. If there are two offsets, the first locates a pointer to a
     /// structure, and the second locates the pointer to the name in that structure.
     pub user: Vec<u64>,
-    /// The same for the name of the default schema.
+    /// Offsets of the pointer to the name of the default schema, in the same form as `user`.
     pub schema: Vec<u64>,
 }
 
@@ -79,28 +79,28 @@ pub struct Command {
     pub connection: u64,
     /// The number of the command.
     pub number: u64,
-    /// The query id.
+    /// The query id, which the server never reuses.
     pub query: u64,
-    /// The address of the text.
+    /// The address of the statement's text, or 0.
     pub start: u64,
-    /// The length of the text.
+    /// The length of the text, in bytes.
     pub length: u64,
 }
 
 /// The digest of a command's text, and the names of the connection's user and default schema.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Details {
-    /// The text, at most 4,096 bytes, if requested. It contains literals.
+    /// The first 4,096 bytes of the text, if requested. They contain literals.
     pub text: Option<Vec<u8>>,
     /// The normalized text.
     pub digest: Option<Arc<Normalized>>,
-    /// The user.
+    /// The name of the account that logged in; None if it is unknown.
     pub user: Option<String>,
-    /// The default schema.
+    /// The name of the default schema; None if it is unknown.
     pub schema: Option<String>,
 }
 
-/// A connection: its THD, the value of the member `thread`, and the id of the thread (0 if it is unknown).
+/// A connection: its THD, the value of the member `thread`, and the id of the thread (0 if unknown).
 #[derive(Debug, Clone, Copy)]
 struct Served {
     thd: u64,
@@ -113,11 +113,11 @@ pub struct Scan {
     thds: Vec<u64>,
     busy: usize,
     served: Vec<Served>,
-    /// The C library's descriptors of the threads; empty for an invalid one. None if THDs store the ids.
+    /// The C library's descriptors of the threads; an invalid one is empty. None if THDs store the ids.
     descriptors: Option<Vec<Vec<u8>>>,
 }
 
-/// Reads numbers and bytes of one process.
+/// Reads numbers and bytes from the memory of one process.
 pub struct Memory {
     pid: u32,
 }
@@ -128,7 +128,7 @@ impl Memory {
         memory::read_many(self.pid, places)
     }
 
-    /// Read the bytes from `address` on, as far as they are mapped.
+    /// Read `bytes` bytes at `address`, or fewer if the mapping ends earlier.
     fn prefix(&self, address: u64, bytes: usize) -> Vec<u8> {
         memory::read_some(self.pid, address, bytes).unwrap_or_default()
     }
@@ -175,8 +175,8 @@ impl Reader {
     }
 
     /// List all connections, and read the threads of those that are executing a command (at most 1,000) or are
-    /// new. The threads of the other connections are read in turn, because a new connection may have reused the
-    /// THD of one that has ended. While the offset of the thread's id is unknown, a few more are read.
+    /// new. The threads of the other connections are read in rotation, because a new connection may have reused the
+    /// THD of one that has ended. While the offset of the thread's id is unknown, a few more threads are read.
     ///
     /// Errors: `Gone`, `Rights`.
     pub fn scan(&mut self) -> Result<Scan> {
@@ -298,7 +298,7 @@ impl Reader {
         Ok(found.map(|(((text, digest), user), schema)| Details { text, digest, user, schema }).collect())
     }
 
-    /// Return the string to which a member of each THD points; None if there is none.
+    /// Return the string to which a member of each THD points; None if it points to no string.
     fn names(&self, commands: &[Command], offsets: &[u64]) -> Result<Vec<Option<String>>> {
         let mut bases: Vec<u64> = commands.iter().map(|one| one.thd).collect();
         if let [first, _] = offsets {
@@ -315,7 +315,7 @@ impl Reader {
         self.strings(&starts)
     }
 
-    /// Return the C strings at `starts`; None for one that is not mapped, empty or too long.
+    /// Return the C strings at `starts`; None for a string that is not mapped, empty or too long.
     ///
     /// A string is read in two parts, because the page after its end may not be mapped.
     fn strings(&self, starts: &[u64]) -> Result<Vec<Option<String>>> {
@@ -329,7 +329,7 @@ impl Reader {
         let mut parts: Vec<Vec<u8>> = Vec::with_capacity(places.len());
         memory::visit_many(self.memory.pid, &places, |bytes| {
             let first = parts.len().checked_sub(starts.len()).map(|place| &parts[place]);
-            // The bytes after the end of a name may be those of a statement, so they are not copied.
+            // The bytes after the end of a name may belong to a statement, so they are not copied.
             let bytes = if first.is_some_and(|first| first.ends_with(&[0])) { None } else { bytes };
             let bytes = bytes.unwrap_or_default();
             let end = bytes.iter().position(|byte| *byte == 0).map_or(bytes.len(), |end| end + 1);
@@ -349,8 +349,8 @@ impl Reader {
     }
 }
 
-/// Return the fewest ranges that contain all fields without long gaps, by offset. An additional range costs the
-/// kernel about as much as 100 additional bytes.
+/// Return ranges that together contain all fields, sorted by offset. All fields of a range begin within its first
+/// [`SPAN`] bytes. An additional range costs the kernel about as much as 100 additional bytes.
 fn spans(fields: &[Field]) -> Vec<Field> {
     let mut fields = fields.to_vec();
     fields.sort_by_key(|field| field.offset);
@@ -367,7 +367,7 @@ fn spans(fields: &[Field]) -> Vec<Field> {
     spans
 }
 
-/// Return the number in a field, which one of the spans contains; 0 if the span could not be read.
+/// Return the value of a field, which lies in one of the spans; 0 if the span could not be read.
 fn value(field: Field, spans: &[Field], read: &[Option<Vec<u8>>]) -> u64 {
     let place = spans.partition_point(|span| span.offset <= field.offset).saturating_sub(1);
     let start = (field.offset - spans[place].offset) as usize;

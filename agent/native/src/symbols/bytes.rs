@@ -166,8 +166,8 @@ impl Content {
         }
     }
 
-    /// Read a part in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes that
-    /// follow it, with its offset in the part. The scan ends early if the file was truncated.
+    /// Read a part in pieces of `step` bytes. Call `visit` with the offset of each piece in the part, and with the
+    /// piece, extended by the `overlap` bytes that follow it. The scan ends early if the file was truncated.
     pub fn scan(
         &self,
         part: Range<u64>,

@@ -50,7 +50,7 @@ fn unpacked_size(xz: &[u8]) -> Option<u64> {
         if words == 0 {
             return Some(total);
         }
-        // A second filter could expand the first one's output, and the size of its own output is not
+        // A second filter could expand the output of the first, and the size of the expanded output is not
         // recorded.
         if xz.get(at + 1)? & 0x03 != 0 {
             return None;

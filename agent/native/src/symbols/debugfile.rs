@@ -8,19 +8,19 @@ use super::elf::ElfFile;
 use super::pack;
 use crate::confined::ChildCommand;
 
-/// Where to search for debug files.
+/// The places to search for debug files.
 #[derive(Clone, Debug, Default)]
 pub struct DebugSearch {
-    /// Folders with the layout of `/usr/lib/debug`, in order of preference.
+    /// Directories with the layout of `/usr/lib/debug`, in order of preference.
     pub dirs: Vec<PathBuf>,
     /// Debug files that have already been downloaded, by build-id (lower-case hex).
     pub fetched: HashMap<String, PathBuf>,
     /// The root directory of the observed process (`/proc/PID/root`), which differs from ours if the process is
     /// in another mount namespace or a chroot. It is searched after our own file system.
     pub root: Option<PathBuf>,
-    /// The folder with symbol packs; if empty, none are used.
+    /// The directory with symbol packs; if the path is empty, no packs are used.
     pub packs: PathBuf,
-    /// The command of the child that reads debug information; if empty, none is started.
+    /// The command of the child that reads debug information; if the command is empty, no child is started.
     pub reader: ChildCommand,
 }
 
@@ -35,15 +35,16 @@ impl DebugSearch {
 
 /// Find the path of the separate debug file of `elf`.
 ///
-/// `opened_as` is the path of `elf` as the observed process sees it. The search tries these in order, each
-/// first in our own file system and then below [`DebugSearch::root`]:
+/// `opened_as` is the path of `elf` as the observed process sees it. The search tries these paths in order. It
+/// tries each path of 1 and 2 first in our own file system and then below [`DebugSearch::root`].
 ///
 /// 1. `<dir>/.build-id/xx/yyyy.debug`
-/// 2. the name in `.gnu_debuglink`: in the folder of `elf`, in its `.debug` subfolder, and in
-///    `<dir>/<folder>`
+/// 2. the name in `.gnu_debuglink`: in the directory of `elf`, in its `.debug` subdirectory, and in
+///    `<dir>/<folder>`, where `<folder>` is the directory of `elf`
 /// 3. the files that are already downloaded
 ///
-/// A file is accepted only if it has the same build-id or, if either has none, the CRC32 of `.gnu_debuglink`.
+/// A file is accepted only if it has the same build-id or, if one of the two files has no build-id, if it has the
+/// CRC32 in `.gnu_debuglink`.
 pub fn find(elf: &ElfFile, opened_as: &Path, search: &DebugSearch) -> Option<PathBuf> {
     find_open(elf, opened_as, search, &mut Vec::new()).map(|file| file.path().to_owned())
 }
@@ -93,8 +94,8 @@ fn by_link(name: &str, opened_as: &Path, search: &DebugSearch) -> impl Iterator<
     near.into_iter().chain(far.map(move |dir| dir.join(below).join(name)))
 }
 
-/// Return true for a plain file name. The name comes from an untrusted file and must not lead out of the
-/// folders.
+/// Return true for a plain file name. The name comes from an untrusted file and must not refer to a file
+/// outside the directories.
 fn is_file_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
@@ -138,7 +139,7 @@ impl Criteria<'_> {
         }
     }
 
-    /// Return true if `file` has information that `elf` lacks. A link may lead to the file itself or to
+    /// Return true if `file` has information that `elf` lacks. A link may refer to the file itself or to
     /// another stripped copy.
     fn has_more(&self, file: &ElfFile) -> bool {
         (file.has_symtab() && !self.elf.has_symtab()) || (file.has_debug_info() && !self.elf.has_debug_info())

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use cpp_demangle::error::Error;
 use cpp_demangle::{DemangleNodeType, DemangleOptions, DemangleWrite, OwnedSymbol, ParseOptions, Symbol};
 
-/// Maximum bytes of a mangled name; longer names are returned unchanged.
+/// Maximum length of a mangled name, in bytes; longer names are returned unchanged.
 const MAX_MANGLED: usize = 2048;
-/// Maximum bytes written while a name is demangled; beyond that, the name is returned unchanged.
+/// Maximum number of bytes written while a name is demangled; beyond that, the name is returned unchanged.
 const MAX_WRITTEN: usize = 32 << 10;
-/// Maximum bytes of template arguments between `<` and `>`; longer ones become `<...>`.
+/// Maximum length of template arguments between `<` and `>`, in bytes; longer ones become `<...>`.
 const MAX_ARGUMENTS: usize = 40;
 /// Recursion limits, in the order in which they are tried. Most names need only the first; even the last one
 /// cannot overflow the stack.
@@ -43,8 +43,8 @@ pub fn demangle(name: &str) -> String {
 }
 
 fn demangle_plain(mangled: &str) -> Option<String> {
-    // GCC before 12 omits the underscore in template arguments that name a variable (`-fabi-version` 11 and
-    // 12).
+    // GCC before 5 (default: `-fabi-version=2`) omits the underscore in template arguments that name a
+    // variable or function. `-fabi-version=3` fixes this. MariaDB 11.4.5, built with GCC 4.8.5, has such names.
     let repaired = || mangled.contains("LZ").then(|| mangled.replace("LZ", "L_Z"));
     let symbol = parse(mangled.as_bytes()).or_else(|| parse(repaired()?.as_bytes()))?;
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();

@@ -68,8 +68,8 @@ pub struct LoadedSection<'file> {
 }
 
 impl LoadedSection<'_> {
-    /// Read the section in pieces of `step` bytes. `visit` gets each piece, extended by the `overlap` bytes
-    /// that follow it, with its offset.
+    /// Read the section in pieces of `step` bytes. Call `visit` with the offset of each piece, and with the piece,
+    /// extended by the `overlap` bytes that follow it.
     pub fn scan(&self, step: u64, overlap: u64, visit: impl FnMut(u64, &[u8])) {
         // An error means that the file was truncated. The missing part is treated as empty.
         let _ = self.content.scan(self.part.clone(), step, overlap, visit);
@@ -99,7 +99,7 @@ impl ElfFile {
     /// Open the file at `path`.
     ///
     /// # Errors
-    /// With an `errno` if the file cannot be opened, without one if it is not a regular file or not ELF.
+    /// Returns an error with an `errno` if the file cannot be opened, and one without if it is not a regular ELF file.
     pub fn open(path: &Path) -> Result<Arc<Self>, ElfError> {
         let file = opening::regular(path).map_err(|error| ElfError::system(path, &error))?;
         Self::from_file(file, path)
@@ -141,7 +141,7 @@ impl ElfFile {
     /// Read an ELF image from memory, such as the vDSO.
     ///
     /// # Errors
-    /// If it is not an ELF file.
+    /// Returns an error if the image is not an ELF file.
     pub fn from_bytes(data: Vec<u8>, display: &Path) -> Result<Arc<Self>, ElfError> {
         Self::new(Content::Whole(Bytes::from(data)), display)
     }

@@ -88,7 +88,7 @@ impl Headers {
         }
     }
 
-    /// Return true if the section has this name. Only as many bytes are compared as the name has.
+    /// Return true if the section has this name. This compares no more bytes than `name` has.
     fn is_named(&self, section: &SectionRecord, name: &str) -> bool {
         let names: &[u8] = self.names.as_deref().unwrap_or_default();
         let tail = names.get(section.name as usize..).unwrap_or_default();

@@ -27,7 +27,7 @@ impl Inlines {
     /// compressed.
     ///
     /// # Errors
-    /// The reason, if there is no DWARF or it is malformed.
+    /// Returns the reason if there is no DWARF or it is malformed.
     pub fn new(elf: &ElfFile, shared: Option<&ElfFile>) -> Result<Self, String> {
         if !elf.has_debug_info() {
             return Err("no debug information".to_owned());
@@ -42,8 +42,8 @@ impl Inlines {
 
     /// Return the demangled names of the functions inlined at an ELF virtual address, innermost first,
     /// without the function that contains them. The list is empty if nothing was inlined or the DWARF is
-    /// malformed. GCC writes no mangled names for functions that are inlined everywhere, so these lack class
-    /// and namespace.
+    /// malformed. GCC writes no mangled names for functions that are inlined everywhere, so their names lack
+    /// class and namespace.
     ///
     /// The first lookup in a compilation unit takes 1 to 3 ms, and each further lookup about 10 µs.
     pub fn frames(&self, svma: u64) -> Vec<String> {

@@ -21,7 +21,8 @@ impl Kallsyms {
     /// Read `/proc/kallsyms` (about 50 ms).
     ///
     /// # Errors
-    /// If it cannot be read; `PermissionDenied` if the kernel hides the addresses (`kptr_restrict`).
+    /// Returns an error if the file cannot be read: `PermissionDenied` if the kernel hides the addresses
+    /// (`kptr_restrict`).
     pub fn load() -> io::Result<Self> {
         Self::read(BufReader::with_capacity(1 << 16, File::open("/proc/kallsyms")?))
     }

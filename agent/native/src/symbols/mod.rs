@@ -4,6 +4,7 @@
 //! All input is untrusted. A malformed file results in fewer names and a [`SymbolTable::problem`], but never
 //! in a panic.
 
+mod by_address;
 mod bytes;
 mod crc;
 mod debugdata;

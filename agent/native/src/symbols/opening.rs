@@ -1,7 +1,8 @@
 //! Opens files that may belong to another user. All untrusted files are opened here.
 //!
 //! A file is opened with `O_PATH` first, which has no side effect on a device or FIFO. It is reopened for
-//! reading only if it is a regular file. Below `/proc/PID/root` no symbolic link leads out of that root.
+//! reading only if it is a regular file. Below `/proc/PID/root`, symbolic links are resolved within that
+//! root.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -23,14 +24,27 @@ const LINKS: usize = 40;
 /// # Errors
 /// The error of the kernel, or an error without `errno` if the file is not a regular file or is too large.
 pub fn regular(path: &Path) -> io::Result<File> {
-    let found = match split_root(path) {
+    reopen(locate(path)?.as_fd())
+}
+
+/// Return the device and inode of any kind of file, without opening it for reading.
+///
+/// # Errors
+/// The error of the kernel.
+pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let found = fstatat(locate(path)?, "", AtFlags::AT_EMPTY_PATH)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Open a file with `O_PATH`, following symbolic links.
+fn locate(path: &Path) -> io::Result<OwnedFd> {
+    match split_root(path) {
         Some((root, below)) => {
             let root = open_at(None, root.as_os_str(), OFlag::O_PATH | OFlag::O_DIRECTORY)?;
-            beneath(root.as_fd(), below)?
+            beneath(root.as_fd(), below)
         }
-        None => open_at(None, path.as_os_str(), OFlag::O_PATH)?,
-    };
-    reopen(found.as_fd())
+        None => open_at(None, path.as_os_str(), OFlag::O_PATH),
+    }
 }
 
 /// Reopen a descriptor (`O_PATH` or other) for reading if it refers to a regular file.
@@ -60,8 +74,8 @@ pub fn check(file: &File) -> io::Result<u64> {
     Ok(meta.len())
 }
 
-/// Return the path to which a link in the file at `path` leads. If the file is below `/proc/PID/root`, so is
-/// this path, even if the link is absolute.
+/// Resolve `link`, the path in the `.gnu_debugaltlink` section of the file at `path`. If that file is below
+/// `/proc/PID/root`, so is the result, even if `link` is absolute.
 pub fn follow(path: &Path, link: &Path) -> PathBuf {
     match (split_root(path), link.strip_prefix("/")) {
         (Some((root, _)), Ok(below)) => root.join(below),
@@ -70,7 +84,7 @@ pub fn follow(path: &Path, link: &Path) -> PathBuf {
 }
 
 /// Return the path below a process's root directory (`/proc/PID/root`) of a file that the process maps.
-/// `mapped` is its path in /proc/PID/maps, which includes the folder of a chroot.
+/// `mapped` is its path in /proc/PID/maps, which includes the directory of a chroot.
 pub fn in_root(root: &Path, mapped: &Path) -> PathBuf {
     let chroot = std::fs::read_link(root).unwrap_or_default();
     let below = mapped.strip_prefix(&chroot).unwrap_or(mapped);
@@ -203,7 +217,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
+            // Errors are ignored: a leftover directory in the system's temporary directory does no harm.
             let _ = fs::remove_dir_all(&self.0);
         }
     }

@@ -21,16 +21,16 @@ use super::{opening, pack_symbols};
 
 /// The version of the format that is written and read.
 pub const FORMAT: u32 = 1;
-/// The folder with this host's packs; the environment variable `INNOSCOPE_SYMBOLS` overrides it.
+/// The directory with this host's packs; the environment variable `INNOSCOPE_SYMBOLS` overrides it.
 const FOLDER: &str = "/etc/innoscope/symbols.d";
 const MAGIC: [u8; 8] = *b"INNOSYM\0";
 const HEADER: usize = 96;
 const MAX_ID: usize = 64;
-/// Maximum bytes of a pack, compressed and unpacked. A server with 80,000 functions needs a quarter of these
-/// limits.
+/// Maximum size of a pack, in bytes. A server with 80,000 functions needs a quarter of this limit.
 const MAX_PACKED: u64 = 8 << 20;
+/// Maximum size of an unpacked pack, in bytes. A server with 80,000 functions needs a quarter of this limit.
 pub(super) const MAX_UNPACKED: u64 = 32 << 20;
-/// Maximum bytes of a JSON part. Parsed JSON takes many times as much memory.
+/// Maximum size of a JSON part, in bytes. Parsed JSON takes many times as much memory.
 const MAX_TEXT: u64 = 1 << 20;
 
 /// The reason why a pack is not used.
@@ -53,14 +53,14 @@ impl fmt::Display for PackError {
 
 impl error::Error for PackError {}
 
-/// Return the folder with this host's packs.
+/// Return the directory with this host's packs.
 pub fn folder() -> PathBuf {
     env::var_os("INNOSCOPE_SYMBOLS")
         .filter(|set| !set.is_empty())
         .map_or_else(|| FOLDER.into(), PathBuf::from)
 }
 
-/// Return the path of a build's pack in a folder.
+/// Return the path of a build's pack in a directory.
 pub fn path_of(folder: &Path, build_id: &str) -> PathBuf {
     folder.join(format!("{build_id}.pack"))
 }
@@ -78,8 +78,8 @@ impl Sealed {
     /// Read a pack and check everything that can be checked without unpacking it. This takes a few ms.
     ///
     /// # Errors
-    /// If the pack cannot be read, is malformed, or may have been written by a user other than root or the
-    /// current user.
+    /// Returns an error if the pack cannot be read, is malformed, or may have been written by a user other than
+    /// root or the current user.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let failed = |reason: String| PackError { path: path.to_owned(), reason, remedy: None };
         let (data, meta) = read(path).map_err(|error| failed(error.to_string()))?;
@@ -92,11 +92,10 @@ impl Sealed {
         })
     }
 
-    /// Open the pack of a build in this folder; return `None` if it does not exist.
+    /// Open the pack of a build in this directory; return `None` if it does not exist.
     ///
     /// # Errors
-    /// Those of [`Sealed::open`], and an error if the pack belongs to a different build than its file name
-    /// says.
+    /// Those of [`Sealed::open`], and an error if the pack belongs to a different build from the one in its file name.
     pub fn find(folder: &Path, build_id: &str) -> Option<Result<Self, PackError>> {
         if folder.as_os_str().is_empty() || !is_build_id(build_id) {
             return None;
@@ -111,7 +110,7 @@ impl Sealed {
     /// Return the pack itself if it belongs to this build.
     ///
     /// # Errors
-    /// If the pack belongs to another build.
+    /// Returns an error if the pack belongs to another build.
     pub fn of_build(self, build_id: &str) -> Result<Self, PackError> {
         if self.build_id == build_id {
             return Ok(self);
@@ -161,7 +160,7 @@ impl Sealed {
     /// Unpack the pack and check all of its content. This takes tens of ms for a server.
     ///
     /// # Errors
-    /// If the content is malformed.
+    /// Returns an error if the content is malformed.
     pub fn unpack(self) -> Result<Pack, PackError> {
         self.contents().map_err(|reason| PackError {
             path: self.path.clone(),
@@ -268,7 +267,7 @@ pub fn seal(build_id: &str, compressed: &[u8], unpacked: usize) -> Result<Vec<u8
     Ok(data)
 }
 
-/// Open and unpack the pack of a build in this folder; return `None` if it does not exist.
+/// Open and unpack the pack of a build in this directory; return `None` if it does not exist.
 ///
 /// # Errors
 /// Those of [`Sealed::find`] and [`Sealed::unpack`].

@@ -1,4 +1,4 @@
-//! Encodes the symbols of a pack: one column per field, ordered by address, so that they compress well.
+//! Encodes and decodes the symbols of a pack: one column per field, ordered by address, so that they compress well.
 
 use object::elf::SHT_SYMTAB;
 
@@ -10,11 +10,13 @@ use super::rawtable::{Binding, RawSymbol, RawTable};
 /// The alignment of functions in bytes. Most functions begin at the next multiple after the end of the
 /// previous function.
 const ALIGNMENT: u64 = 16;
-/// Prefixes of data that the C++ compiler generates: virtual tables, type names, guards. These symbols are
-/// numerous, have long names, and are never looked up.
-const GENERATED_PREFIXES: [&str; 2] = ["_ZT", "_ZGV"];
-/// The section numbers that are assigned to the symbols of a pack.
+/// Prefixes of data that the C++ compiler generates: type information and names, tables for construction,
+/// guards. These symbols are numerous, have long names, and are not looked up. Those of virtual tables
+/// (`_ZTV`) are kept, because they identify the class of an object in the server's memory.
+const OMITTED_PREFIXES: [&str; 5] = ["_ZTI", "_ZTS", "_ZTT", "_ZTC", "_ZGV"];
+/// The section number that is assigned to the functions of a pack.
 const CODE: u16 = 1;
+/// The section number that is assigned to the variables of a pack.
 const DATA: u16 = 2;
 /// Maximum number of symbols in a pack, to limit memory. The largest server has fewer.
 const MAX_SYMBOLS: usize = 1 << 20;
@@ -70,7 +72,7 @@ fn wanted(table: &RawTable, symbol: RawSymbol) -> Option<Packed<'_>> {
         return None;
     }
     let name = table.full_name(symbol).filter(|name| !name.is_empty())?;
-    let used = code || !GENERATED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let used = code || !OMITTED_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     used.then_some(Packed { symbol, code, name })
 }
 
@@ -172,7 +174,7 @@ impl Uleb128Reader<'_> {
     }
 }
 
-/// Return the offset of each name. The first byte is the empty name at the start of every string table.
+/// Return the offset of each name, except the empty one, which is the first byte of every string table.
 fn names(strings: &[u8]) -> impl Iterator<Item = u32> {
     let ends = strings.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at as u32);
     let mut begin = None;

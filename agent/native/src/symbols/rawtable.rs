@@ -152,8 +152,8 @@ impl RawTable {
         }))
     }
 
-    /// Create a table from `Elf64_Sym` entries, their strings, and a list that states for each section
-    /// whether it contains code, without an ELF file.
+    /// Create a table without an ELF file, from `Elf64_Sym` entries, their strings, and a list that states for
+    /// each section whether it contains code.
     pub fn of(symbols: Bytes, strings: Bytes, code: Vec<bool>) -> Self {
         Self { symbols, strings, versions: None, code }
     }
@@ -170,7 +170,7 @@ impl RawTable {
         entries.get(index as usize).map(RawSymbol::parse)
     }
 
-    /// Return the size of the table in memory, in bytes.
+    /// Return the number of bytes of memory that the table uses.
     pub fn memory_bytes(&self) -> u64 {
         (self.symbols.len() + self.strings.len()) as u64
     }

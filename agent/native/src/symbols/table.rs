@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use rustc_hash::FxHashMap;
 
+use super::by_address::{ByAddress, Entry, SymbolId};
 use super::limits;
-use super::memory_budget::CountedBytes;
 use super::rawtable::{Binding, PrefixFilter, RawSymbol, RawTable};
 
 /// The source of the names.
@@ -57,32 +57,6 @@ pub struct Symbol<'table> {
     pub size: u64,
 }
 
-/// One function. The record is small; everything else is read from the symbol table when needed.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    address: u64,
-    size: u32,
-    /// Index of the symbol in its table; the top bit selects the table.
-    symbol: u32,
-}
-
-const SECOND_TABLE: u32 = 1 << 31;
-const NO_OUTER: u32 = u32::MAX;
-
-impl Entry {
-    fn end(self) -> u64 {
-        self.address.saturating_add(self.size.into())
-    }
-
-    fn table(self) -> usize {
-        usize::from(self.symbol & SECOND_TABLE != 0)
-    }
-
-    fn index(self) -> u32 {
-        self.symbol & !SECOND_TABLE
-    }
-}
-
 /// The symbols of one module. It owns the parts of the files that contain the names.
 #[derive(Debug, Default)]
 pub struct SymbolTable {
@@ -98,35 +72,6 @@ pub struct SymbolTable {
     by_address: OnceLock<ByAddress>,
 }
 
-/// The functions sorted by address.
-#[derive(Debug)]
-struct ByAddress {
-    entries: Vec<Entry>,
-    /// For each entry, the index of the enclosing function: the nearest earlier entry that ends after this
-    /// one.
-    outer: Vec<u32>,
-    _counted: CountedBytes,
-}
-
-impl ByAddress {
-    fn of(tables: &[RawTable]) -> Self {
-        let mut entries = Vec::with_capacity(tables.iter().map(RawTable::len).sum());
-        for (table, flag) in tables.iter().zip([0, SECOND_TABLE]) {
-            let functions = table.symbols().filter(|(_, s)| table.is_function(*s));
-            entries.extend(functions.map(|(index, symbol)| Entry {
-                address: symbol.address,
-                size: u32::try_from(symbol.size).unwrap_or(u32::MAX),
-                symbol: (index & !SECOND_TABLE) | flag,
-            }));
-        }
-        entries.shrink_to_fit();
-        entries.sort_unstable_by_key(|entry| entry.address);
-        let outer = outer_entries(&entries);
-        let counted = CountedBytes::new(size_of_val(&entries[..]) + size_of_val(&outer[..]));
-        Self { entries, outer, _counted: counted }
-    }
-}
-
 impl SymbolTable {
     /// Create a symbol table from at most two raw tables, of which the second supplements the first.
     pub(super) fn new(source: Source, mut tables: Vec<RawTable>) -> Self {
@@ -137,8 +82,7 @@ impl SymbolTable {
     /// Return the size of the names in memory, in bytes. The index of functions is included, even before it
     /// is built.
     pub fn memory_bytes(&self) -> u64 {
-        let entry = (size_of::<Entry>() + size_of::<u32>()) as u64;
-        self.tables.iter().map(|table| table.memory_bytes() + entry * table.len() as u64).sum()
+        self.tables.iter().map(|table| table.memory_bytes() + ByAddress::BYTES * table.len() as u64).sum()
     }
 
     fn by_address(&self) -> &ByAddress {
@@ -147,7 +91,7 @@ impl SymbolTable {
 
     /// Return the number of functions, including aliases.
     pub fn len(&self) -> usize {
-        self.by_address().entries.len()
+        self.by_address().functions.len()
     }
 
     /// Return true if there are no functions.
@@ -159,48 +103,53 @@ impl SymbolTable {
     /// address is never used, even if it is the nearest.
     ///
     /// A function without a size covers only its first byte. The choice among several names at one address
-    /// must not depend on how the file was stripped. The order of preference is: exported before local, then
-    /// fewest leading underscores, global before weak, shortest, alphabetical. So the result is `poll`, not
-    /// `__poll` or `__GI___poll`.
+    /// must not depend on how the file was stripped. The order of preference is: smallest function, exported
+    /// before local, fewest leading underscores, global before weak, shortest name, alphabetical. So the result
+    /// is `poll`, not `__poll` or `__GI___poll`.
     pub fn lookup(&self, svma: u64) -> Option<Symbol<'_>> {
-        let after = self.by_address().entries.partition_point(|e| e.address <= svma);
+        let begins_before = |id: &SymbolId| self.entry(*id).is_some_and(|entry| entry.address <= svma);
+        let after = self.by_address().functions.partition_point(begins_before);
         let last = after.checked_sub(1)?;
         self.innermost(last, svma).or_else(|| self.sizeless(last, svma))
     }
 
     /// Search outward, starting at the last entry that begins at or before the address.
     fn innermost(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
-        let functions = self.by_address();
+        let index = self.by_address();
         let mut at = last;
         for _ in 0..limits::NESTING {
-            let entry = *functions.entries.get(at)?;
+            let entry = self.entry(*index.functions.get(at)?)?;
             if svma < entry.end() {
                 let named = self.best_alias(at, |e| svma < e.end());
                 if named.is_some() {
                     return named;
                 }
             }
-            at = *functions.outer.get(at)? as usize;
+            at = *index.outer.get(at)? as usize;
         }
         None
     }
 
+    fn entry(&self, id: SymbolId) -> Option<Entry> {
+        id.find(&self.tables).map(|(_, symbol)| Entry::new(id, symbol))
+    }
+
     fn sizeless(&self, last: usize, svma: u64) -> Option<Symbol<'_>> {
-        let entry = self.by_address().entries.get(last)?;
+        let entry = self.entry(*self.by_address().functions.get(last)?)?;
         (entry.address == svma).then(|| self.best_alias(last, |e| e.size == 0)).flatten()
     }
 
     /// Return the best name among the entries at the address of entry `at` that pass `fits`; smaller
     /// functions are preferred.
     fn best_alias(&self, at: usize, fits: impl Fn(&Entry) -> bool) -> Option<Symbol<'_>> {
-        let entries = &self.by_address().entries;
-        let address = entries.get(at)?.address;
-        let same = |entry: &&Entry| entry.address == address;
-        let before = entries.get(..at)?.iter().rev().take_while(same);
-        let after = entries.get(at..)?.iter().take_while(same);
+        let functions = &self.by_address().functions;
+        let address = self.entry(*functions.get(at)?)?.address;
+        let same = |id: &SymbolId| self.entry(*id).filter(|entry| entry.address == address);
+        let before = functions.get(..at)?.iter().rev().map_while(same);
+        let after = functions.get(at..)?.iter().map_while(same);
         let mut best: Option<(Rank<'_>, u64)> = None;
         for entry in before.chain(after).take(limits::ALIASES).filter(|e| fits(e)) {
-            let Some((rank, size)) = self.rank(*entry) else {
+            let Some((rank, size)) = self.rank(entry) else {
                 continue;
             };
             if best.as_ref().is_none_or(|(other, _)| rank < *other) {
@@ -211,8 +160,7 @@ impl SymbolTable {
     }
 
     fn rank(&self, entry: Entry) -> Option<(Rank<'_>, u64)> {
-        let table = self.tables.get(entry.table())?;
-        let symbol = table.symbol(entry.index())?;
+        let (table, symbol) = entry.symbol.find(&self.tables)?;
         let name = table.name(symbol)?;
         let binding = symbol.binding();
         let rank = Rank {
@@ -382,18 +330,4 @@ fn leading_underscores(name: &str) -> usize {
         return 0;
     }
     name.bytes().take_while(|byte| *byte == b'_').count()
-}
-
-fn outer_entries(entries: &[Entry]) -> Vec<u32> {
-    let mut outer = Vec::with_capacity(entries.len());
-    let mut open: Vec<u32> = Vec::new();
-    for (at, entry) in entries.iter().enumerate() {
-        let ends_before = |other: &u32| entries[*other as usize].end() <= entry.end();
-        while open.last().is_some_and(ends_before) {
-            open.pop();
-        }
-        outer.push(open.last().copied().unwrap_or(NO_OUTER));
-        open.push(at as u32);
-    }
-    outer
 }

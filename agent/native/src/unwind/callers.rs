@@ -1,4 +1,4 @@
-//! Finds the direct calls of a function in the code of all modules.
+//! Finds the direct calls to a function in the code of all modules.
 //!
 //! This is needed for functions that leave their return address in the link register, if the source cannot
 //! read that register.
@@ -13,10 +13,11 @@ use crate::symbols::ElfFile;
 const PIECE: u64 = 4 << 20;
 /// Number of code bytes that are searched for one step of the unwinder's budget.
 const BYTES_PER_STEP: u64 = 64;
-/// Maximum number of calls. A function that is called from more places is not worth the time.
+/// Maximum number of calls that are returned. Further calls are ignored, because trying more callers would take
+/// too long.
 const MOST: usize = 4096;
 
-/// Return the addresses after all calls of the function that starts at `start`, which is in the module with
+/// Return the addresses after all calls to the function that starts at `start`, which is in the module with
 /// this index. A call may go through a stub for imported functions.
 pub(super) fn of(modules: &Modules, arch: &Arch, index: usize, start: u64, steps: &mut u64) -> Vec<u64> {
     let Some(stubs) = arch.import_stubs else { return Vec::new() };
@@ -49,7 +50,7 @@ fn imports(elf: &ElfFile, names: &FxHashSet<String>, stubs: FindStubs) -> FxHash
     all.into_iter().filter(|stub| slots.contains(&stub.slot)).map(|stub| stub.address).collect()
 }
 
-/// Return the ELF virtual addresses after all direct calls of these functions.
+/// Return the ELF virtual addresses after all direct calls to these functions.
 fn calls(elf: &ElfFile, arch: &Arch, targets: &FxHashSet<u64>, steps: &mut u64) -> Vec<u64> {
     let mut found = Vec::new();
     for section in elf.loaded_sections().unwrap_or_default().iter().filter(|section| section.code) {

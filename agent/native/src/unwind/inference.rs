@@ -10,7 +10,7 @@ use crate::symbols::limits;
 /// Maximum number of functions whose calls are cached.
 const MOST_LEAVES: usize = 64;
 
-/// How well a call instruction fits the function that is assumed to be called.
+/// The likelihood that a call instruction called the function that is assumed to be its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fit {
     /// A direct call to another function in the same file, which may end with a jump to the assumed function.
@@ -23,7 +23,7 @@ enum Fit {
 
 /// A possible walk from a function whose return address is in the unknown link register.
 struct Solution {
-    /// How well the caller's own return address fits.
+    /// The fit of the caller's own return address.
     fit: Fit,
     /// The start of the calling function.
     function: Option<u64>,
@@ -44,7 +44,7 @@ impl Unwinder {
     /// In a function whose caller is found by the frame pointer, the frame pointer is the address of a word on
     /// its stack. Therefore each word is tried. A walk is a solution if it reaches the root and each of its
     /// return addresses follows a call instruction. If there are several solutions, those whose first call best
-    /// fits the function of `frame` are kept. The frames of outer callers give solutions that skip some
+    /// fits the function of `frame` are kept. The frames of outer callers yield solutions that skip some
     /// callers, so the longest solution is accepted if each other solution is a tail of it.
     pub(super) fn infer(
         &mut self,
@@ -80,7 +80,7 @@ impl Unwinder {
         }
     }
 
-    /// Infer the link register of the innermost frame: each call of its function is tried as its caller.
+    /// Infer the link register of the innermost frame: each call to its function is tried as its caller.
     ///
     /// A walk is a solution if it reaches the root and each of its return addresses follows a call instruction
     /// that fits. Calls in one function whose callers are the same count as one solution.
@@ -132,7 +132,7 @@ impl Unwinder {
         }
     }
 
-    /// Return the addresses after all calls of the function at `start`, from the cache if possible.
+    /// Return the addresses after all calls to the function at `start`, from the cache if possible.
     fn sites(&mut self, modules: &Modules, start: u64) -> Vec<u64> {
         if let Some(known) = self.sites.get(&start) {
             return known.clone();

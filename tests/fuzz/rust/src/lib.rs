@@ -1,8 +1,10 @@
 //! The check that all fuzz targets share: an input must take less than a second of CPU time and allocate less
-//! than 64 MB.
+//! than 64 MiB.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// CPU time that one input may take, in seconds.
@@ -38,7 +40,7 @@ static COUNTING: Counting = Counting;
 /// Run `work` and check its CPU time and memory.
 ///
 /// # Panics
-/// If `work` exceeds a limit.
+/// Panics if `work` exceeds a limit.
 pub fn within_limits(work: impl FnOnce()) {
     let before = ALLOCATED.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -48,6 +50,26 @@ pub fn within_limits(work: impl FnOnce()) {
     let bytes = PEAK.load(Relaxed).saturating_sub(before);
     assert!(seconds < MAX_SECONDS, "{seconds:.2} s of CPU for one input");
     assert!(bytes < MAX_BYTES, "{bytes} bytes for one input");
+}
+
+/// Call `work` with the path of a temporary file that contains `data`.
+///
+/// # Panics
+/// Panics if the file cannot be written.
+pub fn with_file(data: &[u8], work: impl FnOnce(&Path)) {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let path = PATH.get_or_init(|| {
+        let memory = PathBuf::from("/dev/shm"); // only for speed
+        let folder = if memory.is_dir() {
+            memory
+        } else {
+            std::env::temp_dir()
+        };
+        folder.join(format!("innoscope-fuzz-{}", std::process::id()))
+    });
+    std::fs::write(path, data).expect("the folder of temporary files is writable");
+    work(path);
+    std::fs::remove_file(path).expect("the file exists");
 }
 
 /// Return the CPU time of this thread in seconds. Unlike wall-clock time, it does not grow when the

@@ -5,7 +5,8 @@ use _native::digest::{Context, Words, cut, normalize};
 use innoscope_fuzz::within_limits;
 use libfuzzer_sys::fuzz_target;
 
-/// Maximum length of a normalized text in bytes: 1,024 bytes of tokens. A token of two bytes prints at most 40.
+/// Maximum length of a normalized text in bytes. A statement has at most 1,024 bytes of tokens, and a token of two
+/// bytes is printed as at most 40 bytes.
 const MAX_TEXT: usize = 1024 / 2 * 40;
 const SECRET: &str = "hunter2hunter2";
 
@@ -29,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
         assert!(!text.contains(char::is_control));
         assert!(cut(text, 50).chars().count() <= 50);
     });
-    // A string at the end is hidden whatever comes before it, unless a string, a name or a comment is open.
+    // A string at the end never appears in the result, unless it follows an unterminated string, name or comment.
     let opens = |byte: &u8| matches!(byte, b'\'' | b'"' | b'`' | b'/' | b'#' | b'-' | 0x80..);
     if !statement.iter().any(opens) && !normalize(statement, context).contains(SECRET) {
         let whole = [statement, b" '", SECRET.as_bytes()].concat();

@@ -1,4 +1,4 @@
-//! Fuzzes the reading of types and inlined calls from debug information.
+//! Fuzzes the parser of types and inlined calls from debug information.
 #![no_main]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Fuzzes the reading of headers, sections, notes, symbol tables and debug links of an ELF file.
+//! Fuzzes the parser of headers, sections, notes, symbol tables and debug links of an ELF file.
 #![no_main]
 
 use std::path::Path;

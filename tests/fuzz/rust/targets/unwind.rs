@@ -1,7 +1,7 @@
 //! Fuzzes unwinding with the unwind tables of a hostile file.
 //!
-//! The input is an ELF file. Its last bytes are registers (ip, sp, bp), a return address that a probe
-//! replaced, and a stack.
+//! The input is an ELF file, followed by registers (ip, sp, bp), a return address that a probe replaced, and
+//! a stack.
 #![no_main]
 
 use std::path::Path;

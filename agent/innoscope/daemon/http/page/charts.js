@@ -1,4 +1,4 @@
-// The three charts of the last hour, with a common time axis, cursor and selection.
+// The three charts for the last hour, with a shared time axis, cursor and selection.
 
 import { color, onScheme, styled } from "./colors.js";
 import { placeEvents } from "./events.js";
@@ -13,8 +13,8 @@ const ZONES = [
 
 export class Charts {
   /**
-   * `places` maps names to elements. Calls `heard.cursor` with the cursor's time, `heard.selected` after a
-   * drag, and `heard.event` with the first and last time of marks that were clicked.
+   * `places` maps names to elements. `heard.cursor` is called with the cursor's time, `heard.selected` after a
+   * drag, and `heard.event` with the first and last time of the marks that were clicked.
    */
   constructor(places, heard) {
     this.places = places;
@@ -50,7 +50,7 @@ export class Charts {
     this.mark(this.marked);
   }
 
-  /** Show marks on the time axis of the first chart from the next drawing on. */
+  /** Set the marks to show on the time axis of the first chart from the next redraw on. */
   show(events) {
     this.events = events;
   }
@@ -193,7 +193,7 @@ function dirtyStyle() {
       { ...edge("--dirty"), fill: () => styled("--dirty-fill") },
       { ...edge("--limit"), dash: [5, 4] },
     ],
-    // Include the limit in the y axis only if the values come close to it.
+    // Include the limit in the y axis only if the peak exceeds 30 % of it.
     range: (plot) => {
       const [, ratios, limits] = plot.data;
       const [peak, limit] = [largest(ratios), largest(limits)];

@@ -1,8 +1,8 @@
 // Colors of the wait classes in charts, tables and the flame graph.
 // [hue, saturation, lightness]: dark text is readable on all of them.
 
-// The most frequent classes of busy threads. Any two of them are distinguishable with protanopia, deuteranopia
-// and tritanopia, too (tests/browser/test_live_page_colors.py).
+// The most frequent classes of busy threads. Any two of them remain distinguishable with protanopia,
+// deuteranopia and tritanopia (tests/browser/test_live_page_colors.py).
 const FREQUENT = {
   on_cpu: [136, 68, 44],
   row_lock: [4, 70, 79],
@@ -21,7 +21,7 @@ const FREQUENT = {
   network_send: [164, 70, 78],
 };
 
-// All others. Related classes have similar colors.
+// All other classes. Related classes have similar colors.
 const FAMILIES = {
   idle: [210, 12, 80],
   background_idle: [210, 8, 72],
@@ -68,11 +68,16 @@ function parts(wait) {
 }
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+// Chromium sends no `change` event if `matches` is read between the change and the next frame.
+let isDark = dark.matches;
+onScheme(() => {
+  isDark = dark.matches;
+});
 
 /** Return the color of a wait class, which is the same everywhere on the page. It is darker in dark mode. */
 export function color(wait) {
   const [hue, saturation, lightness] = parts(wait);
-  return dark.matches
+  return isDark
     ? `hsl(${hue} ${saturation * 0.8}% ${lightness - 6}%)`
     : `hsl(${hue} ${saturation}% ${lightness}%)`;
 }

@@ -4,7 +4,7 @@ import { el } from "./dom.js";
 import { clock } from "./format.js";
 
 const SYMBOLS = { started: "▲", exited: "▼", toggle_set: "⚙", toggle_undone: "⚙", stall: "!" };
-const NEAR = 18; // marks that are nearer to each other, in pixels, share a button
+const NEAR = 18; // marks closer than this many pixels share a button
 
 /** Return a server's marks from /api/status and the stalls from /api/incidents, oldest first. */
 export function events(server, incidents) {
@@ -16,7 +16,7 @@ export function events(server, incidents) {
   return [...(server?.marks ?? []), ...stalls].sort((a, b) => a.at - b.at);
 }
 
-/** Place the marks on a plot after each drawing. A click on one calls `select` with its first and last time. */
+/** Place a button on a plot for each group of marks. A click calls `select` with the group's first and last time. */
 export function placeEvents(plot, marks, select) {
   let layer = plot.over.querySelector(".events");
   if (!layer) {
@@ -50,7 +50,7 @@ function grouped(plot, marks) {
 }
 
 function button(left, width, marks, select) {
-  const stop = (event) => event.stopPropagation(); // the chart must not start a selection, nor handle the key
+  const stop = (event) => event.stopPropagation(); // the chart must neither start a selection nor handle the key
   const lines = marks.map(({ at, words }) => `${clock(at)} ${words}. `);
   const made = el(
     "button",

@@ -5,7 +5,7 @@ import { el, fill } from "./dom.js";
 
 const DIGEST = /^[0-9a-f]{16}$/;
 
-/** Placeholder for threads whose statement is not known, as in /api/sessions?digest=. */
+/** Placeholder digest for threads whose statement is not known, as in /api/sessions?digest=. */
 export const UNKNOWN = "0".repeat(16);
 
 export class Filter {
@@ -14,13 +14,13 @@ export class Filter {
     Object.assign(this, { place, changed, wait, digest: DIGEST.test(digest) ? digest : "", text: "" });
   }
 
-  /** Filter by a wait class; the same one again removes the filter. */
+  /** Filter by a wait class, or remove the filter if it is set to that class already. */
   toggleWait(wait) {
     this.wait = this.wait === wait ? "" : wait;
     this.changed("wait");
   }
 
-  /** Filter by a statement; the same one again removes the filter. */
+  /** Filter by a statement, or remove the filter if it is set to that statement already. */
   toggleDigest(digest, text = "") {
     this.digest = this.digest === digest ? "" : digest;
     this.text = text;
@@ -32,7 +32,7 @@ export class Filter {
     this.changed("digest");
   }
 
-  /** Return the classes to hide, as an object with the method `has`; `usual` are hidden without a filter. */
+  /** Return the classes to hide, as an object with the `has` method; without a filter by wait class, `usual`. */
   hidden(usual) {
     return this.wait ? { has: (wait) => wait !== this.wait } : usual;
   }

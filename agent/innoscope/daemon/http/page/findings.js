@@ -6,7 +6,8 @@ import { bytes, clock, moment } from "./format.js";
 const URGENT = 75;
 const FUNCTIONS = 7;
 
-const unfolded = new Set(); // names of findings that are open; they stay open when the list is redrawn
+// Names of findings whose details are open ("" for the list "Not checked"). They stay open when the list is redrawn.
+const unfolded = new Set();
 let shownServer = ""; // the server whose findings are shown
 
 /** Show a server's findings and the time that they cover, or `why`, the reason why they are missing. */
@@ -32,8 +33,8 @@ export function findings(place, about, verdict, why) {
 /** Describe the time that the findings cover. `of` is missing if no time was requested. */
 function time({ of, begun, seconds }) {
   const times = `${clock(begun)} – ${clock(begun + seconds)}`;
-  if (!of) return "of the last minute";
-  return of === "span" ? `of ${times}` : `of the last minute (${times}), not of the selected time`;
+  if (!of) return "for the last minute";
+  return of === "span" ? `for ${times}` : `for the last minute (${times}), not for the selected time`;
 }
 
 function withoutFindings(verdict) {
@@ -65,7 +66,7 @@ function blocked(one) {
   ]);
 }
 
-/** Show the reasons and remedies of a finding, folded by default. */
+/** Show the reasons and remedies of a finding, collapsed by default. */
 function reasons(one) {
   const toggle = (event) => unfolded[event.target.open ? "add" : "delete"](one.name);
   const toggles = one.toggles.map((name) =>

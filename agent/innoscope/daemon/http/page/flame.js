@@ -5,9 +5,9 @@ import { average, percent } from "./format.js";
 import { sharedPart, sharedPaths } from "./shared.js";
 
 const CELL = 18;
-const MIN_WIDTH = 1.5; // narrower frames (in pixels) are omitted
+const MIN_WIDTH = 1.5; // in pixels; narrower frames are omitted
 
-/** Return the frames that the stacks of the shown classes share. */
+/** Return the paths of frames that the stacks of the shown classes share. */
 export function shared(profile, hidden) {
   const stacks = profile.stacks.filter(([wait]) => !hidden.has(profile.waits[wait]));
   return sharedPaths(stacks.map(([, , , ...frames]) => fromRoot(profile, frames)));
@@ -15,7 +15,7 @@ export function shared(profile, hidden) {
 
 const fromRoot = (profile, frames) => frames.map((name) => profile.names[name]).reverse();
 
-/** Convert the stacks of /api/flame to a tree of thread counts, without the hidden classes. `folded` are paths. */
+/** Convert the stacks of /api/flame to a tree of thread counts. Omit `hidden` classes; fold the paths in `folded`. */
 export function buildTree(profile, hidden, label, folded) {
   const root = { name: "all threads", wait: "", value: 0, frames: [], children: new Map() };
   for (const [wait, threads, mark, ...frames] of profile.stacks) {

@@ -5,7 +5,7 @@ import { clock, span } from "./format.js";
 import * as tables from "./tables.js";
 import * as words from "./words.js";
 
-/** Show the choice of servers, and describe the chosen one. */
+/** List the servers to choose from, and describe the chosen one. */
 export function servers(page, one, label, choose) {
   const { servers: all, now } = page.status;
   const pick = by("server");
@@ -30,7 +30,7 @@ export function servers(page, one, label, choose) {
   tick(page);
 }
 
-/** Show what Innoscope itself costs, since half a minute ago. */
+/** Show Innoscope's own memory use, and its CPU use over at most 30 s plus one step of the agent. */
 export function cost(page) {
   const { own, now, version, telemetry_path: path } = page.status;
   const before = page.own;
@@ -60,7 +60,7 @@ export function tick(page) {
   if (again) say(again, `in ${Math.max(0, Math.ceil((page.again - Date.now()) / 1000))} s.`);
 }
 
-/** Say that the agent does not respond, or responds with an error; `answered` is the time of its last response. */
+/** Report that the agent does not respond, or responds with an error; `answered` is the time of its last response. */
 export function problem(error, answered, retry) {
   document.body.classList.add("stale");
   const reason = error.status

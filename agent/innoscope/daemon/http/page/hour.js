@@ -43,7 +43,7 @@ export class Hour {
     return Math.min(this.waits.at[0] ?? Infinity, this.gauges.at[0] ?? Infinity);
   }
 
-  /** Return the wait classes that occurred, in the order of the catalog. */
+  /** Return the wait classes that occurred, in catalog order. */
   seen() {
     const known = Object.keys(this.classes);
     const place = (wait) => (known.includes(wait) ? known.indexOf(wait) : known.length);
@@ -79,7 +79,7 @@ export class Hour {
     return this.waits.at.indexOf(start);
   }
 
-  /** Return the rows' times (for threads, the middle of each step) and the columns, with nulls in each gap. */
+  /** Return the rows' times (for threads, the middle of each step) and the columns, with a row of nulls in each gap. */
   spaced(kind, names) {
     const rows = this[kind];
     const columns = names.map((name) => rows.columns.get(name) ?? []);

@@ -1,4 +1,4 @@
-// The live page: request the agent's data every few seconds, and draw it.
+// The live page: request the agent's data once per step (10 s by default), and draw it.
 
 import * as api from "./api.js";
 import { Charts } from "./charts.js";
@@ -21,7 +21,7 @@ import * as words from "./words.js";
 const FIRST_WAIT = 2; // seconds until the retry if the agent does not respond; doubled up to MAX_WAIT
 const MAX_WAIT = 30;
 const AROUND = 60; // seconds selected before and after a mark on the time axis
-const STACKS_EVERY = 3; // steps between two requests for stacks
+const STACKS_EVERY = 3; // steps between two requests for stacks, probes and findings
 
 const page = {
   status: null,
@@ -40,7 +40,7 @@ const page = {
   findingsRequests: 0,
   sessions: null,
   incidents: [],
-  shared: [], // the frames that are folded; those of all statements' stacks
+  shared: [], // paths of frames to fold, computed from the stacks of all statements
   sessionsRequests: 0,
   lead: wanted().show === "findings", // alerts link directly to the findings
 };
@@ -164,12 +164,12 @@ async function fetchProbes() {
 }
 
 async function fetchFindings() {
-  const { stacks, now } = page.status;
+  const { findings, now } = page.status;
   const name = page.server;
   if (!server()) return;
   const id = ++page.findingsRequests;
-  let [verdict, why, files] = [null, `Not shown: ${stacks.why}.`, []];
-  if (stacks.served) {
+  let [verdict, why, files] = [null, `Not shown: ${findings.why}.`, []];
+  if (findings.served) {
     try {
       verdict = await api.findings(name, ...(spans.times ? spans.bounds(now) : []));
       files = (await api.incidents(name)).incidents;
@@ -294,7 +294,7 @@ function show() {
   tables.collectors(by("collectors"), one);
 }
 
-/** Return the hour of the filter's statement, or that of all threads. */
+/** Return the hour of the statement in the filter or, without one, of all threads. */
 function shownHour() {
   const { sessions, hour } = page;
   const rows = filter.digest && sessions?.digest === filter.digest && sessions.answer?.rows;
@@ -328,7 +328,7 @@ function showClasses(hour = shownHour()) {
 
 function showStatements() {
   const { stacks } = page.status;
-  const current = page.sessions?.range === spans.text ? page.sessions : {}; // none from another time
+  const current = page.sessions?.range === spans.text ? page.sessions : {}; // ignore the sessions of another time range
   const why = stacks.served ? current.why : `Not shown: ${stacks.why}.`;
   statements(by("statements"), by("statements-about"), { ...current, why }, filter, label);
   say(by("selected"), `Selected: ${spans.words()}`);

@@ -1,8 +1,11 @@
-// The frames that all stacks share, from the start of a thread to, for example, dispatch_command.
+// Frames that many stacks share, from the start of a thread to, for example, dispatch_command.
 
 const LEAST = 3; // minimum number of frames to fold, and of stacks that share them
 
-/** Return the paths that no stack leaves after the first place where stacks branch. Paths begin at the root. */
+/**
+ * Return the paths from the root that at least LEAST stacks share, up to the first branch. A path of fewer than LEAST
+ * frames continues to the next branch.
+ */
 export function sharedPaths(paths) {
   const root = { children: new Map(), stacks: 0 };
   for (const path of new Set(paths.map((names) => names.join("\n")))) {

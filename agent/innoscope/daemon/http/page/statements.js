@@ -8,9 +8,9 @@ import { average, clock, percent, span } from "./format.js";
 const MOST = 20; // number of statements shown initially; a click on the button shows all
 let all = false;
 
-const MOSTLY = 0.9; // the time observed is shown if it is a smaller share of the selected time
+const MOSTLY = 0.9; // the observed time is shown if it is less than this share of the selected time
 
-/** Show the `answer` of /api/sessions for a time of `seconds`, or `why` it is missing. */
+/** Show the `answer` of /api/sessions for a range of `seconds`, or `why`, the reason why it is missing. */
 export function statements(place, about, sessions, filter, label) {
   const { answer, why, seconds } = sessions;
   if (!answer) {
@@ -90,6 +90,6 @@ function more(count, redraw) {
 }
 
 function nothing({ observed_seconds: observed, since }) {
-  if (!observed) return since ? `No samples of this time; the first one is of ${clock(since)}.` : "No samples yet.";
+  if (!observed) return since ? `No samples from this time; the first one is from ${clock(since)}.` : "No samples yet.";
   return `No client thread was busy in ${span(observed)}.`;
 }

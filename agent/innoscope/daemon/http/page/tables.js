@@ -12,7 +12,7 @@ const swatch = (wait) => {
   return made;
 };
 
-/** Show the wait classes between two times. A click on one filters by it. `row` is under the cursor, or -1. */
+/** Show the wait classes between two times. A click on a class filters by it. `row` is the row at the cursor, or -1. */
 export function classes(place, hour, filter, [from, to], row, heading) {
   const rows = hour
     .seen()

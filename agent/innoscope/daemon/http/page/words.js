@@ -11,7 +11,7 @@ const ZONES = [
 
 const joined = (...parts) => parts.filter(Boolean).join(" · ");
 
-/** Describe the numbers of threads and connections. */
+/** Describe the numbers of threads and connections, and the length of the history list. */
 export function threads({ threads: byWait, now }) {
   const seen = Object.values(byWait).reduce((sum, count) => sum + count, 0) || now.mysqld_os_threads;
   const { connections, connections_running: running, history_list_length: history } = now;
@@ -30,7 +30,7 @@ export function dirty(server) {
   return `${number(pages)} pages, ${percent(ratio)}; limit ${percent(limit)}`;
 }
 
-/** Describe the checkpoint age, its maximum, and the zone, which depends on the oldest modification. */
+/** Describe the checkpoint age, its maximum, and the zone, which depends on the oldest modification if it is known. */
 export function age(server) {
   const { checkpoint_age_bytes: now, checkpoint_age_max_bytes: most } = server.now;
   const { checkpoint_age_ratio: ratio, redo_full_seconds: left, modified_age_ratio: modified } = server.now;

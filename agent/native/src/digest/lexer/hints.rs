@@ -1,4 +1,4 @@
-//! Reads optimizer hints: comments of the form `/*+ … */` (sql/sql_lex_hints.h of MySQL 8.0).
+//! Reads optimizer hints: comments of the form `/*+ … */` (sql/sql_lex_hints.h in MySQL 8.0).
 
 use super::{Kind, Lexer, State, is_name};
 
@@ -14,7 +14,8 @@ pub(super) struct Hint {
 }
 
 impl Lexer<'_> {
-    /// Read a token of a hint comment. Words outside the parentheses of a known hint, and values, are hidden.
+    /// Read a token of a hint comment. Words outside the parentheses of a known hint, and values, are returned as
+    /// `Kind::Value`, so that they are not printed.
     pub(super) fn hint_token(&mut self) -> Option<Kind> {
         if self.rest().starts_with(b"*/") {
             self.at += 2;

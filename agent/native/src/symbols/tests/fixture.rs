@@ -32,7 +32,7 @@ extern int twice_a(int), twice_b(int);
 int main(int argc, char **) { shop::Till t{argc}; return t.count(plain(argc)) + twice_a(1) + twice_b(2); }
 "#;
 
-/// A folder with compiled programs, which is removed on drop.
+/// A directory with compiled programs, which is removed on drop.
 pub struct Fixture {
     pub folder: PathBuf,
 }
@@ -61,7 +61,7 @@ impl Fixture {
         self.folder.join(name)
     }
 
-    /// Run a tool in the folder.
+    /// Run a tool in the directory.
     pub fn run(&self, tool: &str, arguments: &[&str]) {
         let mut command = Command::new(tool);
         let status = command.args(arguments).current_dir(&self.folder).status();
@@ -74,7 +74,7 @@ impl Fixture {
         self.run("strip", &["-o", "stripped", "prog"]);
     }
 
-    /// Move a file, and create the parent folders.
+    /// Move a file, and create the parent directories.
     pub fn put(&self, from: &str, to: &Path) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::rename(self.at(from), to).unwrap();
@@ -96,7 +96,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        // Errors are ignored: a leftover folder in the system's temporary folder does no harm.
+        // Errors are ignored: a leftover directory in the system's temporary directory does no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,0 +1,1 @@
+"""Read the incident files of many agents over HTTP."""

@@ -1,0 +1,1 @@
+"""Build the container image from the .deb."""
