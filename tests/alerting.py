@@ -165,7 +165,7 @@ class Alertmanager:
 
     def suppressed(self) -> set[str]:
         """Return the names of the alerts that are inhibited by other alerts."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
         try:
             connection.request("GET", "/api/v2/alerts")
             alerts = json.loads(connection.getresponse().read())

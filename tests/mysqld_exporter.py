@@ -51,7 +51,7 @@ class Exporter:
 
     def scrape(self) -> Values:
         """Return the values of one scrape."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()

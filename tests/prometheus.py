@@ -103,7 +103,7 @@ class Prometheus:
 
     def get(self, path: str) -> Any:
         """Return the data of an API response."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE_S)
         try:
             connection.request("GET", path)
             return json.loads(connection.getresponse().read())["data"]

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Self
 
 from servers import cache, free_port
 from servers.run import run
-from waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _PACKAGES = ("moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0.5", "boto3==1.44.8", "werkzeug==3.1.9")
 BUCKET = "incidents"
+#: The server. It listens on a port of its own for the setup and then, after a line on standard input, on the
+#: given port, so that a client that retries finds either no server or the account and the bucket.
+_SERVE = """
+import sys
+from moto.server import ThreadedMotoServer
+for port in (0, int(sys.argv[1])):
+    server = ThreadedMotoServer("127.0.0.1", port, verbose=False)
+    server.start()
+    print(server.get_host_and_port()[1], flush=True)
+    sys.stdin.readline()
+"""
 #: moto checks no signatures during the first three requests, which create an account with an access key.
 _SET_UP = f"""
 import boto3, json, sys
@@ -51,15 +59,17 @@ for name in names:
 class S3:
     """Context manager: an S3 server on a loopback port, with an account and a bucket.
 
-    ``key`` has the form of ``upload.access_key_file``. A restarted server has another key, and no files.
+    ``key`` has the form of ``upload.access_key_file``. It is written to ``key_file`` before the server
+    listens. A restarted server has another key, and no files.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key_file: Path) -> None:
         self._python = str(_environment() / "bin" / "python")
+        self._key_file = key_file
+        self.key = ""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.key = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self.start()
@@ -69,18 +79,24 @@ class S3:
         self.kill()
 
     def start(self) -> None:
-        command = [self._python, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        environment = {**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "3"}
-        self._process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        until(self._listens, within_s=60)
-        self.key = self._run(_SET_UP, self.url).strip()
+        self._process = process = subprocess.Popen(
+            [self._python, "-c", _SERVE, str(self.port)],
+            env={**os.environ, "INITIAL_NO_AUTH_ACTION_COUNT": "3"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        own_port = process.stdout.readline().strip()
+        self.key = self._run(_SET_UP, f"http://127.0.0.1:{own_port}").strip()
+        self._key_file.write_text(self.key)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == str(self.port)
 
     def kill(self) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            self._process.kill()
+            self._process.communicate()
             self._process = None
 
     def files(self) -> dict[str, bytes]:
@@ -88,13 +104,9 @@ class S3:
         lines = self._run(_READ, self.url, self.key).splitlines()
         return {name: bytes.fromhex(content) for name, content in (line.split() for line in lines)}
 
-    def _listens(self) -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", self.port)) == 0
-
     def _run(self, program: str, *arguments: str) -> str:
         command = [self._python, "-c", program, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         assert not done.returncode, done.stderr
         return done.stdout
 

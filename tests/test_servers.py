@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ import yaml
 from scale import few
 from servers import NAMES, SERVERS, Server, ServerError, fetch
 from servers.catalog import Npm
-from waiting import until
+from waiting import thread_states, until
 from workloads import WORKLOADS, Idle, LatencyProbe, TableScan, Workload
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 _FEW = 6
 
 #: Maximum seconds to wait for conditions that usually hold within a second.
-_SOON = 20
+_SOON = 120
 
 
 def _gone(pid: int) -> bool:
@@ -91,9 +92,11 @@ def test_latency_probe_measures_a_stop_of_the_server(server: Callable[[str], Ser
     """Stop the server for 0.2 s and check that this is the longest gap."""
     one = server("mysql-5.6.24")
     with LatencyProbe(one) as probe:
+        began = time.monotonic()
         probe.take()
         os.kill(one.pid, signal.SIGSTOP)
         try:
+            until(lambda: thread_states(one.pid) == {"T"}, every_s=0.001)
             with pytest.raises(subprocess.TimeoutExpired):
                 subprocess.run(["sleep", "5"], timeout=0.2, check=False)
         finally:
@@ -101,7 +104,7 @@ def test_latency_probe_measures_a_stop_of_the_server(server: Callable[[str], Ser
         with one.connect() as connection:
             connection.ping()
         gaps = probe.take()
-    assert 190_000 < gaps.longest_us < 2_000_000
+    assert 190_000 < gaps.longest_us < (time.monotonic() - began) * 1e6
     assert gaps.count == sum(gaps.histogram.values()) > 0
     assert gaps.percentile(0.5) <= gaps.percentile(0.999) <= gaps.longest_us
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser import scene, synthetic
+from innoscope.common import slowness
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from innoscope.sampling.profile_history import Chunk
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _longer_time_limits() -> Iterator[None]:
+    """Extend the agent's time limits as on a slow host, because the tests do not test them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slowness, "factor", lambda: 20.0)
+        yield
 
 
 @pytest.fixture(scope="module")

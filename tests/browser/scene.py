@@ -15,6 +15,7 @@ from playwright.sync_api import sync_playwright
 from browser import synthetic
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
+from innoscope.daemon.http.overload import ExpensiveResponses
 from innoscope.metrics import registry
 from innoscope.metrics.merge import ExportedSeries
 from innoscope.sampling.profile_history import CHUNK_S, SPAN_S
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-_PATIENCE_S = 20
+_PATIENCE_S = 120
 _NO_WATCH: Final = config.Watch()
 #: Command-line options: no sandbox, because root cannot use it, and no connections except to this host.
 _OPTIONS: Final = (
@@ -81,6 +82,8 @@ def agent_of(
     sensor.all_sent.clear()
     sensor.all_samples_sent.clear()
     agent = Agent(settings(sensor, address, watch))
+    # The browser logs refused requests as errors. On a busy host, requests wait longer for their turn.
+    agent.web.expensive = ExpensiveResponses(patience_s=_PATIENCE_S)
     ends = sensor.ends
     if past:
         _remember(agent, sensor.targets, ends)
@@ -139,6 +142,7 @@ def opened(browser: Browser, address: str, path: str = "/", **options: Any) -> I
     """
     common = {"viewport": {"width": 1280, "height": 900}, "service_workers": "block"}
     with browser.new_context(**common | options) as one:
+        one.set_default_timeout(1_000 * _PATIENCE_S)
         page, seen = one.new_page(), Seen()
         page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: seen.console.append(f"error: {error}"))
@@ -158,8 +162,13 @@ def evaluated(page: Page, script: str) -> Any:
     return json.loads(page.evaluate(f"JSON.stringify({script})"))
 
 
-def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "threads") -> None:
-    """Select a time span on a chart by dragging; ``before`` is in seconds before the synthetic hour's end."""
+def drag(
+    page: Page, agent: Running, before: tuple[float, float], chart: str = "threads", meanwhile: str = "null"
+) -> None:
+    """Select a time span on a chart by dragging; ``before`` is in seconds before the synthetic hour's end.
+
+    The script ``meanwhile`` is executed before the mouse button is released.
+    """
     over = page.locator(f"#{chart}-chart .u-over")
     over.scroll_into_view_if_needed()
     box = over.bounding_box()
@@ -174,4 +183,5 @@ def drag(page: Page, agent: Running, before: tuple[float, float], chart: str = "
     page.mouse.move(left, box["y"] + 20)
     page.mouse.down()
     page.mouse.move(right, box["y"] + 25, steps=40)
+    page.evaluate(meanwhile)
     page.mouse.up()

@@ -69,7 +69,7 @@ def page(server: Callable[[str], Server], tmp_path: Path) -> Path:
 def browse(page: Path, profile: Path) -> str:
     """Return the document as HTML after its scripts have run."""
     command = [*CHROMIUM, f"--user-data-dir={profile}", "--dump-dom", page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
 
 
 def test_report_references_nothing_external(page: Path) -> None:

@@ -45,6 +45,10 @@ DISTANCE = 12.0
 XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
 #: The white point D65 in CIE XYZ (IEC 61966-2-1).
 WHITE = (0.9505, 1.0, 1.089)
+#: A script that sets ``window.notified`` to a promise that is fulfilled when the page uses the color scheme.
+NOTIFIED = """(scheme) => { const wanted = matchMedia(`(prefers-color-scheme: ${scheme})`);
+  window.notified = wanted.matches || new Promise((resolve) =>
+    wanted.addEventListener('change', () => resolve(true), { once: true })); }"""
 #: A script that returns the color of each class in ``names`` as "rgb(…)".
 COLORS = """async (names) => {
   const main = document.querySelector('script[type=module]').src;
@@ -77,9 +81,10 @@ def lab(css: str, simulation: Sequence[Sequence[float]]) -> tuple[float, float, 
 
 
 def _switch(page: Page, scheme: Literal["light", "dark"]) -> None:
-    """Switch between light and dark mode, and wait for the next frame, before which the page is notified."""
+    """Switch to light or dark mode, and wait until the browser has notified the page."""
+    page.evaluate(NOTIFIED, scheme)
     page.emulate_media(color_scheme=scheme)
-    page.evaluate("() => new Promise((resolve) => requestAnimationFrame(() => resolve()))")
+    page.evaluate("() => notified")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

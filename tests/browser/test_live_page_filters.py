@@ -22,6 +22,12 @@ DIGEST = digest_id(synthetic.INSERT_STOCK)[:16]
 #: A script that returns the number of wait classes in the chart, and the largest value that it draws.
 CHART = """(({ data }) => [data.length - 1, Math.max(...data.slice(1).flat())])(
   uPlot.sync('hour').plots.find((one) => one.root.closest('#threads-chart')))"""
+#: A script that replaces the rows of the table of statements.
+REPLACE = """async () => {
+  const main = document.querySelector('script[type=module]').src;
+  const { by, fill } = await import(new URL('dom.js', main));
+  fill(by('statements'), 'other rows');
+}"""
 #: A script that returns the wait classes below the flame graph's root.
 FLAME_CLASSES = "d3.select('#flame').datum().children.map((one) => one.data.name)"
 
@@ -88,6 +94,14 @@ def test_statement_filters_chart_and_flame_graph(page: Page, agent: scene.Runnin
     until(page, f"({CHART})[0] === {drawn}")
     assert page.locator("#filter").is_hidden()
     assert "digest=" not in page.url
+
+
+def test_click_on_a_statement_is_not_lost_if_the_table_changes_meanwhile(page: Page) -> None:
+    statement(page).hover()
+    page.mouse.down()
+    page.evaluate(REPLACE)
+    page.mouse.up()
+    page.locator("#filter", has_text="INSERT INTO `stock`").wait_for()
 
 
 def test_wait_class_filters_statements_chart_and_flame_graph(page: Page) -> None:

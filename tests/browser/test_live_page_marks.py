@@ -46,7 +46,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[scene.Running]:
         sensor.started = time.time() - 2400
         sensor.convoy = True
         with scene.agent_of(sensor, watch=watch) as one:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not one.agent.incidents.rows():
                 assert time.monotonic() < deadline
                 time.sleep(0.1)

@@ -16,7 +16,7 @@ from fuzz.targets import PYTHON, RUST, TooLarge, within_limits
 from scale import count, few
 
 _TESTS = Path(__file__).resolve().parents[1]
-_SECONDS = count(quick=1, full=5)
+_SECONDS = count(quick=3, full=5)
 #: The targets of the quick suite, which are in Python, because compiling the core takes minutes.
 _QUICK = ("http", "sensor", "catalogs", "snapshots")
 #: Minimum executions per second of CPU time. A run with fewer has spent most of its time in the harness.

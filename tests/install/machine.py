@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _BOOT = Path(__file__).with_name("boot.sh")
 _SYSTEMD = ("/lib/systemd/systemd", "--unit=multi-user.target", "--show-status=no")
 _NOTHING = ("/bin/sleep", "infinity")
-_BOOT_S = 60
-_GONE_S = 60
-_ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=30).read().decode())"
+_BOOT_S = 180
+_GONE_S = 180
+_ASK = "import sys, urllib.request as r; sys.stdout.write(r.urlopen(sys.argv[1], timeout=90).read().decode())"
 
 
 class Machine:
@@ -80,7 +80,7 @@ class Machine:
             [*self._inside(), *command],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
             env=ENVIRONMENT,
         )
@@ -99,7 +99,7 @@ class Machine:
         """Return a page that the machine's agent serves."""
         command = ["nsenter", f"--target={self.pid}", "--net", sys.executable, "-c", _ASK]
         url = f"http://127.0.0.1:9977{path}"
-        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=40).stdout
+        return subprocess.run([*command, url], capture_output=True, text=True, check=True, timeout=100).stdout
 
     def files(self) -> set[str]:
         """Return all paths on the machine's disk, with type, mode and owner."""
@@ -123,8 +123,11 @@ class Machine:
         if not children:
             return False
         self.pid = int(children[0])
+        name = Path(f"/proc/{self.pid}/comm").read_text()
         if not self._booted:
-            return Path(f"/proc/{self.pid}/comm").read_text() == "sleep\n"
+            return name == "sleep\n"
+        if name != "systemd\n":  # before boot.sh ends, its root directory is the host's
+            return False
         if not (self.root / "run/systemd/private").is_socket():
             return False
         return self.run("systemctl", "is-system-running", "--wait", check=False).strip() in (

@@ -32,6 +32,8 @@ GLOBAL = r"GRANT PROCESS, (REPLICATION CLIENT|SLAVE MONITOR)"
 SERVERS = few(
     (*NAMES, *ADDED), *NAMES, reason="tests/live/test_blockers.py uses the account on 5.7.22 and 8.0.31"
 )
+#: Maximum seconds for a reply.
+_PATIENCE_S = 60.0
 PASSWORD = "o5/Kx+2'=b"  # noqa: S105
 
 
@@ -65,9 +67,11 @@ def collected(target: Target, file: str | None, user: str | None) -> tuple[set[t
 
     A new server is not a replica, but the account must be allowed to query the replica status.
     """
-    connect = partial(sql.connect, target, file, user, 5.0)
-    collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, 5.0)
-    state = StateCollector(connect, state_catalog.default(), target.flavour, target.version, timeout=5.0)
+    connect = partial(sql.connect, target, file, user, _PATIENCE_S)
+    collector = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version, _PATIENCE_S)
+    state = StateCollector(
+        connect, state_catalog.default(), target.flavour, target.version, timeout=_PATIENCE_S
+    )
     with closing(collector), closing(state):
         found = {(one.metric, *one.labels) for one in (*collector.collect(), *state.collect())}
         return found, collector.shortfall or state.shortfall

@@ -41,8 +41,18 @@ _LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
 _PATH: Final = r"(?:/[\w.+-]+){2,}"
-_PIECES: Final = re.compile(rf"(?P<any>[,\s]*…[,\s]*)|(?P<path>{_PATH})|(?P<number>{_NUMBER})|(?P<gap>\s+)")
-_SAME_KIND: Final = {"any": ".*", "path": r"\S+", "number": _NUMBER, "gap": r"\s+"}
+#: A number of complete stacks. A thread that happens to be on a CPU is listed after it.
+_EXACT: Final = r"\d[\d,]* exact\b"
+_PIECES: Final = re.compile(
+    rf"(?P<any>[,\s]*…[,\s]*)|(?P<path>{_PATH})|(?P<exact>{_EXACT})|(?P<number>{_NUMBER})|(?P<gap>\s+)"
+)
+_SAME_KIND: Final = {
+    "any": ".*",
+    "path": r"\S+",
+    "exact": rf"{_EXACT}(?:, \d[\d,]* on-cpu)?",
+    "number": _NUMBER,
+    "gap": r"\s+",
+}
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,13 @@ class Judge:
         self.seen: Counter[str] = Counter()
 
     def round(self, number: int) -> None:
-        """Set the next phase; take a snapshot as soon as one thread has reached it."""
+        """Set the next phase; take a snapshot as soon as one thread has reached it.
+
+        First wait until all threads have published the last phase. Otherwise, a thread that was preempted
+        just before it published a phase could still be in that phase after the next change.
+        """
+        while set(self._phases()) != {self._words[0]}:
+            time.sleep(0.001)
         wanted = number % 4
         self._words[0] = wanted
         deadline = time.monotonic() + _PATIENCE_S

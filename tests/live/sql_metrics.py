@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from servers import Server
 
+#: The timeout of a login and of a statement. It is long, so that a busy host answers earlier.
+_PATIENCE_S: Final = 60
 #: A timestamp in pt-heartbeat's format.
 SEVEN_SECONDS_AGO: Final = "DATE_FORMAT(NOW() - INTERVAL 7 SECOND, '%Y-%m-%dT%H:%i:%s.%f')"
 
@@ -24,11 +26,11 @@ def collected(server: Server, heartbeat: Heartbeat | None = None, user: str = "r
     target = find_one(server.pid)
 
     def connect() -> Connection:
-        return sql.connect(target, user=user, timeout=5)
+        return sql.connect(target, user=user, timeout=_PATIENCE_S)
 
     metrics = SqlCollector(connect, sql_catalog.default(), target.flavour, target.version)
     state = StateCollector(
-        connect, state_catalog.default(), target.flavour, target.version, 1, heartbeat, timeout=5
+        connect, state_catalog.default(), target.flavour, target.version, 1, heartbeat, timeout=_PATIENCE_S
     )
     with closing(metrics), closing(state):
         samples = [*metrics.collect(), *state.collect()]

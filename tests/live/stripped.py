@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 import urllib.request
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from innoscope._native import elf_info
 from servers import Installation, Keeper, Server, fetch, template
@@ -15,13 +15,25 @@ from servers.packages import ensure_packages
 from servers.server import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _DEBUG_NAME: Final = "mariadbd.debug"
 
 #: Maximum seconds until debuginfod has read 300 MB of debug information on a busy machine.
 _SCAN_S: Final = 180
+
+
+def awake(threads: Iterable[dict[str, Any]]) -> int:
+    """Return the number of threads in SELECT SLEEP that are running, and thus have another wait class.
+
+    Every five seconds, each of them checks its connection (Interruptible_wait in item_func.cc).
+    """
+    return sum(
+        thread["state"] == "R"
+        and any(frame["function"] == "Item_func_sleep::val_int" for frame in thread["frames"])
+        for thread in threads
+    )
 
 
 class Split:

@@ -11,6 +11,8 @@ import re
 import subprocess
 import time
 from contextlib import ExitStack
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,7 +36,7 @@ NAMES = ("mysql-5.6.24", "mariadb-10.11")
 SCRAPES = count(quick=20, full=60)
 #: The bcrypt hash of ann's password, "secret", at the lowest cost.
 USER = '"$2b$04$8rxkvEEf1L4p9tz1nvUw6OunHm9Car9xkcNHBZO9SqJ.uu7AGXIUW"'
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module", params=few(NAMES, "mysql-5.6.24", reason="the pages do not depend on it"))
@@ -48,7 +50,8 @@ def scene(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Running, Sen
         agent.until(
             lambda scrape: (
                 bool(scrape.value("threads", wait="row_lock", kind="client")) and scrape.value("sql_up") == 1
-            )
+            ),
+            patience=60,
         )
         yield server, agent, sensing
 
@@ -93,14 +96,18 @@ def test_memory_and_sql_agree(scene: tuple[Server, Running, Sensing]) -> None:
 
 
 def test_scrapes_are_cheap(scene: tuple[Server, Running, Sensing]) -> None:
-    """Check that a scrape uses little CPU time. Its wall time depends on the other tests that are running."""
+    """Check that a scrape uses little CPU time. Its wall time depends on the other tests that are running.
+
+    Use the median, because time in which a hypervisor runs other machines can count as CPU time.
+    """
     _, agent, _ = scene
-    before = cpu_seconds(agent.pid)
+    used = [cpu_seconds(agent.pid)]
     for _ in range(SCRAPES):
         time.sleep(0.26)  # a scrape within this time would get the result of the previous one
         agent.scrape()
+        used.append(cpu_seconds(agent.pid))
 
-    assert (cpu_seconds(agent.pid) - before) / SCRAPES < 0.025
+    assert median(after - before for before, after in pairwise(used)) < 0.025
     assert memory_mb(agent.pid)["rss"] < 60
 
 

@@ -118,12 +118,18 @@ def test_row_lock_convoy_notifies_and_resolves(scene: Scene) -> None:
 
 
 def test_stopped_server_notifies_and_resolves(scene: Scene) -> None:
+    follows = "InnoscopeSqlNotAnswering"
+    # On a busy host, an earlier query may have timed out.
+    until(lambda: follows not in scene.prometheus.states(), scene.words)
+    scene.notified.notifications.clear()
+    # If the server stopped during a scrape, this scrape could report that SQL fails, but not yet the reason.
+    # For 0.25 s after this request, the agent replies with its result and reads nothing.
+    scene.agent.get("/metrics")
     os.kill(scene.server.pid, signal.SIGSTOP)
     try:
         assert scene.fires("InnoscopeServerStopped")["path"] == "/pager"
-        follows = "InnoscopeSqlNotAnswering"
         until(lambda: follows in scene.alertmanager.suppressed(), scene.words)
-        assert not scene.notified.of(follows)
+        assert "firing" not in scene.notified.of(follows)
     finally:
         os.kill(scene.server.pid, signal.SIGCONT)
     scene.resolves("InnoscopeServerStopped")

@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 import pymysql
 import pytest
 
+from innoscope.common.errors import SqlFailed
+from innoscope.diagnose import collect
 from innoscope.diagnose.blocking_chains import Blocker, blockers
 from innoscope.diagnose.collect import EvidenceCollector, Sources
+from innoscope.diagnose.sql_queries import SqlAnswers, query_all
 from innoscope.target.discover import find_one
 from servers import Server
 from waiting import until, until_asleep
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from innoscope.diagnose.evidence import Evidence
+    from innoscope.target.login import Connection
+    from innoscope.target.model import Target
 
 SECONDS = 1.5
 WAITERS = 8
@@ -90,6 +95,25 @@ def _check_thread(server: Server, evidence: Evidence, blocker: Blocker) -> None:
     if server.spec.os_thread_sql:
         assert dict(server.sql(server.spec.os_thread_sql))[blocker.connection] == blocker.thread
     assert any(one.tid == blocker.thread for one in evidence.statements)
+
+
+@pytest.mark.parametrize("tables", ["mysql-5.6.24"], indirect=True)
+def test_queries_that_time_out_are_repeated(tables: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[SqlAnswers] = []
+
+    def unanswered() -> Connection:
+        raise SqlFailed("no SQL: no reply") from TimeoutError()
+
+    def stalled_at_first(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
+        results.append(query_all(target, connect if results else unanswered, waiting))
+        return results[-1]
+
+    monkeypatch.setattr(collect, "query_all", stalled_at_first)
+    evidence = collected(tables)
+    assert [bool(result.answers) for result in results] == [False, True]
+    assert evidence.answers == results[1].answers
+    assert evidence.missing.keys() >= results[1].missing.keys()
+    assert not [one for one in evidence.missing.values() if one.reason == "timeout"]
 
 
 @pytest.mark.parametrize("tables", READABLE, indirect=True)

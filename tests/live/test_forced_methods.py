@@ -93,7 +93,9 @@ def test_history_is_recorded_by_procfs(server: Server) -> None:
         Sensing("--no-probes", "--method", "procfs", only=[server]) as sensing,
         Running(server, sensor=sensing.path) as agent,
     ):
-        agent.until(lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == WAITERS)
+        agent.until(
+            lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == WAITERS, patience=60
+        )
         agent.until(lambda scrape: waited_s(scrape) >= CONVOY_S * WAITERS, patience=60)
         agent.until_recorded()
         agent.terminate()

@@ -16,6 +16,7 @@ import yaml
 
 from innoscope import _native
 from innoscope._native import Member
+from innoscope.common import slowness
 from innoscope.common.data import catalog_path
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import by_series
@@ -81,7 +82,7 @@ YOUNG = {"buffer_pool_young_pages.not_young"}
 OPTIONS = {"innodb_buffer_pool_size": "16M", "innodb_flush_method": "O_DIRECT"}
 #: Minimum number of comparisons under a load.
 ROUNDS = 20
-PATIENCE_S = 60
+PATIENCE_S = 120
 #: Seconds by which the clocks of a server and of a test may drift apart while an age is measured.
 DRIFT_S = 0.01
 #: Live status variables whose values can decrease.
@@ -179,9 +180,11 @@ def test_age_of_a_pending_read_grows_while_the_server_is_stopped(small: Server, 
         began = time.monotonic()
         return reader.read()[name], began, time.monotonic()
 
+    since = time.monotonic()
     with TableScan(small, 2), _stopped_with_pending_read(small, reader):
         first, begin, began = read()
-        assert 0 <= first < 3, "requested just before the server was stopped"
+        # A server may round the time of a request down to a second.
+        assert 0 <= first < began - since + 1, "requested during the scan"
         until(lambda: reader.read()[name] >= first + 1)
         last, end, ended = read()
     assert end - began - DRIFT_S <= last - first <= ended - begin + DRIFT_S
@@ -248,14 +251,15 @@ def test_collector_exports_only_declared_series(small: Server, reader: MemoryRea
 
 
 def test_read_takes_less_than_a_millisecond(small: Server, reader: MemoryReader) -> None:
-    """Check the CPU time, which concurrent tests hardly affect."""
+    """Check the CPU time on a current server. It is derived from that of other work in the same seconds."""
     reader.read()
-    took = []
+    took, work = [], []
     for _ in range(500):
         started = time.thread_time()
         reader.read()
         took.append(time.thread_time() - started)
-    assert statistics.median(took) < 1e-3
+        work.append(slowness.reference_work())
+    assert statistics.median(took) / statistics.median(work) * slowness.REFERENCE_S < 1e-3
 
 
 def test_stopped_server_can_be_read(small: Server, reader: MemoryReader, cache: Path) -> None:
@@ -443,7 +447,7 @@ def _watch_start(server: Server, cache: Path) -> list[Any]:
     """Return all values read from the start of the process until it accepts SQL."""
     seen: list[Any] = []
     reader = None
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         with contextlib.suppress(InnoscopeError):  # the process has not called exec yet
             reader = reader or MemoryReader(find_one(pid=server.pid), cache=cache)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -42,15 +44,21 @@ def test_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> N
     governor = collector.start()
     try:
         time.sleep(5)  # let the duty cycles settle
-        before, begun = _cost(by_series(collector.collect())), time.monotonic()
-        time.sleep(count(quick=10, full=15))
-        spent, took = _cost(by_series(collector.collect())) - before, time.monotonic() - begun
+        spent = [(_cost(by_series(collector.collect())), time.monotonic())]
+        for _ in range(3):
+            time.sleep(count(quick=10, full=15))
+            spent.append((_cost(by_series(collector.collect())), time.monotonic()))
         states = {report.probe: report.state for report in collector.report()}
     finally:
         collector.close()
-    share = spent / took / governor.cpus
     # Rates change between two decisions, so only the average over many decisions must be within the budget.
-    assert share <= 1.25 * budget
+    # The clients can starve the governor at the end of a window, so one of three averages may be higher.
+    shares = [
+        (later - before) / (ended - began) / governor.cpus
+        for (before, began), (later, ended) in pairwise(spent)
+    ]
+    share = median(shares)
+    assert share <= 1.25 * budget, shares
     assert budget > share or "sampled" in states.values()
     assert states["row_lock_wait"] != "off", "the hot probe must not displace a cheap one"
 

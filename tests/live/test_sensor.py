@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -78,20 +79,23 @@ def test_two_servers_are_observed_at_once(sensing: Sensing, mysql: Server, maria
 
 
 def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysql: Server) -> None:
+    """Use the median over periods of two seconds: a process may get no CPU time for some seconds."""
+    seen: list[tuple[float, float]] = []
+
+    def gained(reply: ServerReply) -> float:
+        if not has_snapshot(reply):
+            return 0
+        seconds = float(str(values(reply, "waits")["thread_seconds", ("row_lock",)]))
+        seen.append((time.monotonic(), seconds))
+        return seconds - seen[0][1]
+
     with RowLock(mysql, WAITERS):
-        before = sensing.until(mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
-        began = time.monotonic()
-        series = ("thread_seconds", ("row_lock",))
-        first = float(str(values(before, "waits")[series]))
+        sensing.until(mysql, lambda reply: threads(reply, "row_lock") == WAITERS)
+        sensing.until(mysql, lambda reply: gained(reply) > 10 * WAITERS)
 
-        def gained(reply: ServerReply) -> float:
-            return float(str(values(reply, "waits")[series])) - first if has_snapshot(reply) else 0
-
-        # ten seconds, because each reply can be from a snapshot that was taken some time ago
-        after = sensing.until(mysql, lambda reply: gained(reply) > 10 * WAITERS)
-        took = time.monotonic() - began
-
-    assert gained(after) / took == pytest.approx(WAITERS, rel=0.3)
+    pairs = zip(seen, seen[len(seen) // 5 :], strict=False)
+    rates = [(after - before) / (ended - began) for (began, before), (ended, after) in pairs]
+    assert median(rates) == pytest.approx(WAITERS, rel=0.3)
 
 
 def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Server) -> None:
@@ -192,8 +196,11 @@ def test_sensor_reports_its_own_cost(sensing: Sensing, mysql: Server, mariadb: S
     """Compare the reported CPU time with the kernel's figure, and check that the memory size is plausible."""
     for server in (mysql, mariadb):
         sensing.until(server, learnt)
+    before = _cpu_seconds(sensing.pid)
     reply = sensing.client.collect()
+    after = _cpu_seconds(sensing.pid)
 
     assert reply.pid == sensing.pid
-    assert reply.cpu_seconds == pytest.approx(_cpu_seconds(sensing.pid), abs=0.3)
+    # the kernel's figure is the sum of four times, each of which is rounded down to a tick
+    assert before <= reply.cpu_seconds <= after + 4 / os.sysconf("SC_CLK_TCK")
     assert 10e6 < reply.rss_bytes < 60e6 + 15e6 * len(reply.servers)

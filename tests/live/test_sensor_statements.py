@@ -34,10 +34,12 @@ SERVERS = few(
     [*NAMES, *ADDED, *TRIED], "mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11", reason="one server per source"
 )
 SECRET = "Zq31Literal"  # noqa: S105
-FOREVER, SLEEPERS, WAITERS, SNAPSHOTS = 100_000, 20, 20, 5
-STATEMENTS = SLEEPERS + WAITERS
-SLEEP = f"SELECT SLEEP({FOREVER}), '{SECRET}'"
+FOREVER, WAITERS, SNAPSHOTS = 100_000, 20, 5
+#: Two statements that wait for a row. Unlike a thread in SLEEP, which wakes up every 5 s, their threads do
+#: not run, so their statements are exact in every snapshot.
+SELECT = f"SELECT b FROM t1 WHERE a = 1 AND '{SECRET}' <> 'x' FOR UPDATE"
 UPDATE = f"UPDATE t1 SET b = b + 1 WHERE a = 1 AND '{SECRET}' <> 'x'"
+STATEMENTS = 2 * WAITERS
 SETTLED_S = 60
 
 
@@ -56,13 +58,12 @@ def _busy(server: Server) -> Iterator[dict[int, str]]:
         stack.enter_context(Crowd(server, 1, idle.database, ("BEGIN", "UPDATE t1 SET b = b + 1")))
         setup = f"SET SESSION innodb_lock_wait_timeout = {FOREVER}"
         expected: dict[int, str] = {}
-        for statement, count in ((SLEEP, SLEEPERS), (UPDATE, WAITERS)):
-            crowd = stack.enter_context(Crowd(server, count, idle.database, (setup,)))
+        for statement in (SELECT, UPDATE):
+            crowd = stack.enter_context(Crowd(server, WAITERS, idle.database, (setup,)))
             crowd.send(statement)
             expected |= dict.fromkeys(crowd.ids, statement)
         until(lambda: len(_running(server)) == len(expected), lambda: _running(server))
-        until(lambda: len(idle.listed("STATE = 'User sleep'")) == SLEEPERS)
-        until_waiting(idle, WAITERS)
+        until_waiting(idle, STATEMENTS)
         until_asleep(server.pid)
         yield expected
 
@@ -111,7 +112,7 @@ def test_snapshots_of_the_collector_contain_the_statements(server: Server) -> No
     assert up == 1
     digests = {
         statement: digest(statement.encode(), flavour=target.flavour, version=target.version)
-        for statement in (SLEEP, UPDATE)
+        for statement in (SELECT, UPDATE)
     }
     seen: Counter[str] = Counter()
     for snapshot in others[before + 1 :]:
@@ -123,7 +124,7 @@ def test_snapshots_of_the_collector_contain_the_statements(server: Server) -> No
             assert (query.text, query.trust, query.command, query.user) == (None, "exact", "Query", "root")
             seen[right.text] += 1
     taken = len(others[before + 1 :])
-    assert seen == {digests[SLEEP].text: taken * SLEEPERS, digests[UPDATE].text: taken * WAITERS}
+    assert seen == {digests[statement].text: taken * WAITERS for statement in (SELECT, UPDATE)}
 
 
 def test_sensor_reads_statements_and_keeps_no_literals(server: Server) -> None:

@@ -48,11 +48,13 @@ def seconds(history: Path, table: str, by: str) -> dict[object, float]:
 
 def test_lock_convoy_has_the_seconds_of_the_metric(server: Server) -> None:
     with Sensing(only=[server]) as sensing, Running(server, sensor=sensing.path) as agent:
-        agent.until(lambda scrape: scrape.value("thread_seconds_total", wait="row_lock") is not None)
+        agent.until(
+            lambda scrape: scrape.value("thread_seconds_total", wait="row_lock") is not None, patience=60
+        )
         with RowLock(server, WAITERS):
             agent.until(lambda scrape: waited_s(scrape) >= CONVOY_S * WAITERS, patience=60)
         # the threads have left the wait class, so the metric has its final value
-        agent.until(lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == 0)
+        agent.until(lambda scrape: scrape.value("threads", wait="row_lock", kind="client") == 0, patience=60)
         total = agent.scrape().value("thread_seconds_total", wait="row_lock")
         assert agent.scrape().value("history_up") == 1
         agent.until_recorded()

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from contextlib import closing
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,7 +59,7 @@ ALWAYS_COMPARED = {"checkpoint_age_max_bytes", "redo_written_bytes", "buffer_poo
 ROUNDS = 20
 PATIENCE_S = 60
 #: The timeout of a login and of a statement. It is long, so that a busy host answers earlier.
-TIMEOUT_S = 2
+TIMEOUT_S = 6
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def collector(any_server: Server) -> Iterator[SqlCollector]:
 def of(server: Server, **account: Any) -> SqlCollector:
     target = find_one(server.pid)
     return SqlCollector(
-        lambda: sql.connect(target, **{"user": "root", "timeout": 5, **account}),
+        lambda: sql.connect(target, **{"user": "root", "timeout": PATIENCE_S, **account}),
         sql_catalog.default(), target.flavour, target.version,
     )  # fmt: skip
 
@@ -105,12 +106,15 @@ def test_values_equal_the_servers_status(any_server: Server, collector: SqlColle
 
 
 def test_a_collection_takes_less_than_5_ms_of_cpu(any_server: Server, collector: SqlCollector) -> None:
+    """Use the median, because time in which a hypervisor runs other machines can count as CPU time."""
     collector.collect()
-    before = time.process_time()
+    used = []
     for _ in range(50):
+        before = time.process_time()
         collector.collect()
+        used.append(time.process_time() - before)
 
-    assert (time.process_time() - before) / 50 < 0.005
+    assert median(used) < 0.005
 
 
 def test_session_does_not_wait_for_locks(any_server: Server, collector: SqlCollector) -> None:
@@ -214,7 +218,7 @@ def test_tcp_with_tls(tls: tuple[Server, Path]) -> None:
     ca = f"ssl-ca={folder / 'cert.pem'}"
     for lines in ((ca, "ssl-verify-server-cert"), (ca,), ("ssl-mode=REQUIRED",)):
         connection = sql.connect_tcp(
-            "127.0.0.1", server.port, my_cnf(folder, *lines), timeout=5, target=find_one(server.pid)
+            "127.0.0.1", server.port, my_cnf(folder, *lines), timeout=PATIENCE_S, target=find_one(server.pid)
         )
         with closing(connection), connection.cursor() as cursor:
             cursor.execute("SHOW STATUS LIKE 'Ssl_cipher'")
@@ -227,7 +231,7 @@ def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], serv
     tls_server, folder = tls
     with pytest.raises(SqlFailed, match="access denied"):  # the account requires TLS
         sql.connect_tcp(
-            "127.0.0.1", tls_server.port, my_cnf(folder), timeout=5, target=find_one(tls_server.pid)
+            "127.0.0.1", tls_server.port, my_cnf(folder), timeout=PATIENCE_S, target=find_one(tls_server.pid)
         )
     self_signed(folder, "other-")
     with pytest.raises(SqlFailed, match="certificate"):
@@ -235,7 +239,7 @@ def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], serv
             "127.0.0.1",
             tls_server.port,
             my_cnf(folder, f"ssl-ca={folder}/other-cert.pem"),
-            timeout=5,
+            timeout=PATIENCE_S,
             target=find_one(tls_server.pid),
         )
     plain = server("mariadb-11.4.5")  # this server runs with --skip-ssl
@@ -245,7 +249,7 @@ def test_tcp_without_the_requested_tls_is_refused(tls: tuple[Server, Path], serv
             plain.port,
             my_cnf(folder, "ssl-mode=REQUIRED"),
             user="root",
-            timeout=5,
+            timeout=PATIENCE_S,
             target=find_one(plain.pid),
         )
 

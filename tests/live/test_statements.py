@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ALL = [*NAMES, *ADDED, *TRIED]
 SERVERS = few(ALL, "mysql-5.6.24", "mysql-8.0.31", "mariadb-10.11", reason="one server for each source")
 FOREVER, SLEEPERS, WAITERS, BURNERS = 100_000, 20, 20, 2
-CLIENTS, SNAPSHOTS = 8, count(quick=100, full=1_000)
+CLIENTS, SNAPSHOTS = 8, count(quick=300, full=1_000)
 WAITING = {"row_lock", "user_sleep"}
 #: Prefixes of the short statements that the connections execute before the statements that do not end.
 _PASSING = ("CALL", "SELECT 1", "PREPARE", "SET")

@@ -12,7 +12,7 @@ import pymysql
 import pytest
 from pymysql.constants.COMMAND import COM_QUERY
 
-from live.changing import TOO_MANY_CONNECTIONS, Changer, fill, shown
+from live.changing import TOO_MANY_CONNECTIONS, Changer, connected, fill, shown
 from live.dirty import POOL_PAGES, SMALL_POOL, DirtyPages
 from scale import few, long
 from servers import ADDED, NAMES, Server, ensure_packages
@@ -97,7 +97,7 @@ def test_full_server_gets_more_connections_by_memory(small: Callable[[str], Chan
         assert shown(one.server, ["max_connections"]) == [50]
         one.changer.undo(entry)
         assert not logs_in(one.server)
-    assert until(lambda: logs_in(one.server))
+    assert until(lambda: is_unused(one.server))
     one.changer.undo(few)
     assert shown(one.server, ["max_connections"]) == [2500]
 
@@ -147,9 +147,11 @@ def test_io_capacity_limits_the_flushing_rate(small: Callable[[str], Changed], n
             pages.stained()
             slow = pages.flushed_per_second(2)
             left = pages.now()
+        fast = 0.0
         with one.changer.changed("io_capacity", "20000"):
-            pages.stained()
-            fast = pages.flushed_per_second(PATIENCE_S)
+            for _ in range(3):  # on a busy host, a single rate may be too low
+                pages.stained()
+                fast = max(fast, pages.flushed_per_second(PATIENCE_S))
     assert left > 0, "all pages were written, so the rate was not limited"
     assert fast > slow
 
@@ -221,6 +223,16 @@ def logs_in(server: Server) -> bool:
         assert error.args[0] == TOO_MANY_CONNECTIONS  # noqa: PT017
         return False
     return True
+
+
+def is_unused(server: Server) -> bool:
+    """Return whether the server has ended all earlier connections."""
+    try:
+        with closing(server.connect()) as connection:
+            return connected(connection) == 1
+    except pymysql.err.OperationalError as error:
+        assert error.args[0] == TOO_MANY_CONNECTIONS  # noqa: PT017
+        return False
 
 
 def until(reached: Callable[[], bool]) -> bool:

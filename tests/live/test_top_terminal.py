@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from servers import Server
 
-_PATIENCE_S = 30
+_PATIENCE_S = 120
 
 
 def test_top_exits_when_its_terminal_is_closed_even_if_sighup_is_ignored(

@@ -27,8 +27,7 @@ FILE = "stall-mysql-1-20260101T000000Z.innoscope"
 
 def test_stall_is_uploaded_after_the_store_was_killed(folder: Path) -> None:
     key, incidents = folder / "key", folder / "incidents"
-    with S3() as store:
-        key.write_text(store.key)
+    with S3(key) as store:
         store.kill()
         options = (
             f'[upload]\nurl = "{store.url}/{BUCKET}/a$b"\naccess_key_file = "{key}"',
@@ -46,7 +45,6 @@ def test_stall_is_uploaded_after_the_store_was_killed(folder: Path) -> None:
             )
             assert agent.scrape().value("uploads_pending") == 1
             store.start()
-            key.write_text(store.key)
             agent.until(lambda scrape: scrape.value("uploads_total", outcome="sent") == 1, PATIENCE_S)
             assert agent.scrape().value("uploads_pending") == 0
         [(name, content)] = until(store.files, within_s=PATIENCE_S).items()
@@ -59,7 +57,7 @@ def test_stall_is_uploaded_after_the_store_was_killed(folder: Path) -> None:
 def test_wrong_secret_is_refused_and_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / FILE).write_bytes(b"x")
     key = tmp_path / "key"
-    with S3() as store:
+    with S3(key) as store:
         key.write_text(store.key[:-1] + ("a" if store.key[-1] != "a" else "b"))
         upload = Upload(url=f"{store.url}/{BUCKET}", access_key_file=str(key))
         uploader = Uploader(upload, Incidents(Watch(directory=str(tmp_path))))

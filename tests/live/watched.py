@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from innoscope.common.samples import Histogram, by_series
 from innoscope.metrics.collectors.probes import ProbesCollector
+from innoscope.probes import guard
 from innoscope.target.discover import find_one
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ class Watched:
         self.server = server
         # the budget is unlimited, because these tests compare counts
         self.collector = ProbesCollector(find_one(server.pid), families=frozenset(families), budget=1.0)
-        self.collector.start()
+        # without the guard, which detaches the probes if this process gets no CPU time for some seconds
+        guard.unwatch(self.collector.start())
 
     def probed(self, metric: str) -> float:
         """Return the metric's value, summed over all labels; for a histogram, its number of observations."""

@@ -7,6 +7,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from innoscope.sampling.profile_history import CHUNK_S
 from safety.command import INNOSCOPE
 from safety.daemon_process import DaemonProcess
-from safety.hostile_main import queued
+from safety.stopwatch import Stopwatch
 from waiting import until
 
 if TYPE_CHECKING:
@@ -26,22 +27,29 @@ if TYPE_CHECKING:
 
 #: Maximum seconds that a scrape may take, even if the server or the sensor fails.
 SCRAPE_S = 1.0
-_READY_S = 30
+_READY_S = 60
 #: Maximum time in seconds until the agent has exited.
 _END_S = 10
-_PATIENCE_S = 20
+_PATIENCE_S = 60
 #: The first sample of a step can begin this many seconds before the step: a snapshot is taken every second.
 _MARGIN_S = 2
 _TEST_NAME = "under test"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scrape:
-    """One response from /metrics: ``{(name, sorted labels without server): value}``."""
+    """One response from /metrics."""
 
     seconds: float
     text: str
-    values: dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+    @cached_property
+    def values(self) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+        """Return all series: ``{(name, sorted labels without server): value}``.
+
+        They are parsed on first use, because parsing would delay concurrent scrapes in other threads.
+        """
+        return _parsed(self.text)
 
     def value(self, name: str, /, **labels: str) -> float | None:
         """Return the value of a series, or None. ``name`` is the metric without ``innoscope_``."""
@@ -121,13 +129,16 @@ class Running(DaemonProcess):
             connection.close()
 
     def scrape(self, **headers: str) -> Scrape:
-        """Scrape once; fail if this takes more than SCRAPE_S, besides the time that this thread is queued."""
-        began = time.monotonic() - queued()
+        """Scrape once; fail if this takes more than SCRAPE_S.
+
+        The time in which this thread, or one of the agent's, waits for a CPU does not count.
+        """
+        stopwatch = Stopwatch(self.pid)
         status, body = self.get("/metrics", **headers)
-        seconds = time.monotonic() - queued() - began
+        seconds = stopwatch.seconds()
         assert status == 200, body
         assert seconds < SCRAPE_S, f"a scrape took {seconds:.2f} s"
-        return Scrape(seconds, body.decode(), _parsed(body.decode()))
+        return Scrape(seconds, body.decode())
 
     def until(self, holds: Callable[[Scrape], bool], patience: float = _PATIENCE_S) -> Scrape:
         """Scrape until the condition holds. Each scrape must finish within SCRAPE_S."""

@@ -1,7 +1,7 @@
-"""``hostile_main.py HOW SUBJECT``: make the Rust core read a hostile file or process.
+"""``python -m safety.hostile_main HOW SUBJECT``: make the Rust core read a hostile file or process.
 
-Print one JSON object: ``answers``, ``seconds``, ``grown`` (MiB of memory) and ``child`` (MiB of the largest
-child).
+Print one JSON object: ``answers``, ``seconds`` (CPU time if there were children), ``grown`` (MiB of memory)
+and ``child`` (MiB of the largest child).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from innoscope.common.errors import InnoscopeError
 from innoscope.metrics.collectors.memory import MemoryCollector
 from innoscope.target.model import Target
 from innoscope.target.proc import ProcFs
+from safety.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,11 +118,6 @@ def _memory() -> float:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
-def queued() -> float:
-    """Return the seconds that this thread has waited for a CPU, which depend only on the host's load."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-
-
 def main() -> None:
     ways = {
         "file": file,
@@ -132,10 +128,13 @@ def main() -> None:
         "many_of_long_names": many_of_long_names,
     }
     read = ways[sys.argv[1]]
-    before, began = _memory(), time.monotonic() - queued()
+    before, stopwatch, cpu = _memory(), Stopwatch(), time.process_time()
     answers = read(sys.argv[2])
-    seconds, grown = time.monotonic() - queued() - began, _memory() - before
-    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    seconds, cpu, grown = stopwatch.seconds(), time.process_time() - cpu, _memory() - before
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if of_children := children.ru_utime + children.ru_stime:
+        seconds = cpu + of_children  # the time that the children waited for a CPU is unknown
+    child = children.ru_maxrss / 1024
     print(json.dumps({"answers": answers, "seconds": seconds, "grown": grown, "child": child}))
 
 

@@ -29,7 +29,7 @@ class Sensing(DaemonProcess):
     """
 
     #: Maximum time in seconds that ``until`` waits.
-    patience_s = 30
+    patience_s = 60
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from safety.agenting import SCRAPE_S, Running
 from safety.command import innoscope
 from safety.privileges import NOBODY
 from safety.sensing import Sensing, of_pid
+from safety.stopwatch import undisturbed
 from safety.strangers import UID, Strangers
 from scale import count, long
 from servers import Server
@@ -34,7 +35,7 @@ SENSOR_BYTES = 90 << 20
 #: A user other than the owner of the crowd.
 OTHER_UID = UID + 1
 PLACES = 4
-PATIENCE_S = 20
+PATIENCE_S = 60
 _COLLECTORS = ("process", "waits", "memory", "probes")
 
 
@@ -72,7 +73,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
         agent.until(lambda found: all(found.why(name) is None for name in _COLLECTORS))
         took = []
         for _ in range(SCRAPES):
-            scrape = agent.scrape()
+            scrape = undisturbed(agent.scrape)
             assert scrape.value("mysqld_up") == 1
             for name in _COLLECTORS:
                 assert scrape.value("collector_success", collector=name) == 1, (name, scrape.why(name))

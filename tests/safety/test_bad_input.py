@@ -235,7 +235,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("recording")
     with Pretender(folder) as pretender:
         file = folder / "snapshots.gz"
-        options = ("--no-queries", "--interval", 0.1, "--duration", 1)
+        options = ("--no-queries", "--interval", 0.1, "--duration", 3)
         result = innoscope("top", "--pid", pretender.pid, "--record", file, *options)
     assert result.returncode == 0, result.stderr
     assert innoscope("replay", file).returncode == 0

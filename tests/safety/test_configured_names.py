@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _HERE = Path(__file__).parent
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 _APART = ("--net", "--mount")
 
 

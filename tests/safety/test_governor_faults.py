@@ -1,6 +1,7 @@
 """Test failures of each call that the governor and the probe collector make.
 
-Within 2 s after a failure, the probes must be detached, or the governor must control them again.
+Within 2 s after a failure, the probes must be detached, or the governor must control them again. The time in
+which a thread of this process waits for a CPU does not count.
 
 Each call fails repeatedly with an OSError, a NativeError, a MemoryError and a panic of the Rust core. In
 `make test`, some of the calls fail, each with only one of these errors, in rotation. Afterwards, the probes
@@ -30,6 +31,7 @@ from innoscope.probes import governor, governor_retry
 from innoscope.target.discover import find_one
 from safety.injecting import ERRORS, Fault, panic, rotated
 from safety.leftovers import altered
+from safety.stopwatch import Stopwatch
 from safety.well import assert_well
 from scale import few
 from servers import Server
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WITHIN_S: Final = 2.0
-BACK_S: Final = 20.0
+BACK_S: Final = 60.0
 PAUSE_S: Final = 0.2
 FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
 #: A budget below the cost of the probes under this load.
@@ -158,9 +160,9 @@ def _links() -> int:
 
 
 def _until(holds: Callable[[], bool], within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
+    stopwatch = Stopwatch(os.getpid())
     while not holds():
-        if time.monotonic() > deadline:
+        if stopwatch.seconds() > within_s:
             return False
         with suppress(BaseException):  # in the agent, the runner handles errors
             time.sleep(0.01)
@@ -251,8 +253,9 @@ def test_probes_are_detached_while_a_tick_hangs(
     real = ruling.attachment.read
 
     def hang() -> Any:
-        hanging.set()
-        go_on.wait()
+        if ruling.attachment.attached:
+            hanging.set()
+            go_on.wait()
         return real()
 
     monkeypatch.setattr(ruling.attachment, "read", hang)

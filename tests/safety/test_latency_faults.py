@@ -35,7 +35,7 @@ def server() -> Iterator[Server]:
 
 
 def _until_detached(server: Server) -> None:
-    until(lambda: not breakpoints(server.pid), within_s=30)
+    until(lambda: not breakpoints(server.pid), within_s=60)
 
 
 def test_the_document_of_a_running_server(server: Server) -> None:

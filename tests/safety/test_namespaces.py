@@ -16,6 +16,7 @@ from safety.command import innoscope
 from safety.contained import NAMESPACES, ContainedServer, installed_in
 from safety.counter import threads as threads_of
 from servers import SERVERS, Server, fetch
+from waiting import until
 from workloads import Idle, Sleep
 
 if TYPE_CHECKING:
@@ -51,6 +52,20 @@ def _snapshot(pid: int, *options: str) -> dict[str, Any]:
 
 def _functions(thread: dict[str, Any]) -> list[str]:
     return [frame["function"] for frame in thread["frames"] if frame["function"]]
+
+
+def _stacks(pid: int) -> list[tuple[str, ...]]:
+    return sorted(tuple(_functions(thread)) for thread in _snapshot(pid)["threads"])
+
+
+def _settled_stacks(pid: int) -> list[tuple[str, ...]]:
+    """Wait until two snapshots have the same stacks, because a background thread may be busy for a moment."""
+
+    def settled() -> list[tuple[str, ...]]:
+        stacks = _stacks(pid)
+        return stacks if _stacks(pid) == stacks else []
+
+    return until(settled)
 
 
 def test_a_contained_server_is_identified_from_the_host(contained: tuple[Server, Sleep]) -> None:
@@ -147,7 +162,7 @@ def test_a_server_whose_executable_was_replaced_has_the_same_names(folder: Path,
     server = Server("mysql-5.6.24")
     server.installation = installed_in("mysql-5.6.24", folder / "server")
     with server, Idle(server, IDLE):
-        before = _snapshot(server.pid)
+        before = _settled_stacks(server.pid)
         executable = server.installation.mysqld
         build_id = _target(server.pid)["build_id"]
         if replacement == "nothing":
@@ -157,16 +172,13 @@ def test_a_server_whose_executable_was_replaced_has_the_same_names(folder: Path,
             shutil.copy2(fetch("mysql-5.5.9").mysqld, new)
             new.rename(executable)
 
-        target, after = _target(server.pid), _snapshot(server.pid)
+        target = _target(server.pid)
+        until(lambda: _stacks(server.pid) == before, lambda: (before, _stacks(server.pid)))
         text = innoscope("stacks", "--pid", server.pid).stdout
         listed = innoscope("targets").stdout
 
     assert target["deleted"]
     assert target["executable"] == str(executable)
     assert (target["version"], target["symbols"], target["build_id"]) == ([5, 6, 24], "symtab", build_id)
-    stacks = [
-        sorted(tuple(_functions(thread)) for thread in snapshot["threads"]) for snapshot in (before, after)
-    ]
-    assert stacks[0] == stacks[1]
     assert "replaced" in listed
     assert "replaced" in text or "deleted" in text

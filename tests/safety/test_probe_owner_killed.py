@@ -160,6 +160,6 @@ def _wait_until_attached(victim: Victim, server: ContainedServer) -> None:
 
 def _attached(victim: Victim, server: ContainedServer) -> bool:
     with suppress(SensorDown):
-        probes = SensorClient(str(victim.socket)).probes().get(str(server.port), [])
+        probes = SensorClient(str(victim.socket), timeout=10).probes().get(str(server.port), [])
         return any(probe["state"] == "attached" for probe in probes)
     return False

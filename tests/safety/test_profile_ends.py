@@ -6,6 +6,7 @@ During recovery and shutdown, SQL is unavailable.
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import signal
@@ -167,7 +168,10 @@ def _shares(profile: dict[str, Any]) -> dict[str, float]:
     ],
 )
 def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str, str | int | None]) -> None:
-    """Profile a recovery while SQL is unavailable; the report contains the recovery's progress."""
+    """Profile a recovery while SQL is unavailable; the report contains the recovery's progress.
+
+    The server is stopped until the profiler has been prepared, which could take longer than the recovery.
+    """
     with Server(name, options=roomy) as server:
         make_redo(server, DOUBLINGS - 1)
         server.kill()
@@ -178,11 +182,14 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
         before = len(server.error_log.read_text())
         server.start(wait=False)
         until(lambda: _RECOVERING.search(server.error_log.read_text()[before:]), every_s=0.01)
+        os.kill(server.pid, signal.SIGSTOP)
         progress: list[str] = []
         target = _found(server.pid)
         with pytest.raises(pymysql.err.OperationalError, match="connect"):
             server.connect()
-        profile, alive = run(OnCpuProfiler(target), target, 1.5, lambda _, text: progress.append(text))
+        profiler = OnCpuProfiler(target)
+        os.kill(server.pid, signal.SIGCONT)
+        profile, alive = run(profiler, target, 2.5, lambda _, text: progress.append(text))
         server.wait_ready()
     waits = _by_wait(profile)
     assert alive

@@ -25,10 +25,10 @@ from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes.calibration import known_cost
 from innoscope.target.discover import find_one
 from safety.command import assert_one_clear_error, innoscope
-from safety.hostile_main import queued
 from safety.leftovers import orphans
 from safety.privileges import NOBODY, without_bpf
 from safety.sensing import Sensing, of_pid, outcome
+from safety.stopwatch import Stopwatch
 from safety.well import assert_well, statuses
 from scale import count, few
 from servers import Server
@@ -95,10 +95,10 @@ def is_closed(wire: socket.socket) -> bool:
 
 
 def reply_time(sensing: Sensing) -> float:
-    """Query the sensor. Return the seconds until its reply, besides those that this thread is queued."""
-    began = time.monotonic() - queued()
+    """Query the sensor. Return the seconds until its reply, except those spent waiting for a CPU."""
+    stopwatch = Stopwatch(sensing.pid)
     sensing.client.collect()
-    return time.monotonic() - queued() - began
+    return stopwatch.seconds()
 
 
 def test_the_sensor_replies_to_root_and_its_socket_is_not_public(sensing: Sensing) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -43,6 +44,7 @@ _HERE = Path(__file__).parent
 _MOST_BYTES = 20 << 20
 _MOST_S = 5.0
 _PATIENCE_S = 30.0
+_FAILED = re.compile(r'"name":"sql","ok":false,"why":"(?!timeout:)')
 
 
 @contextmanager
@@ -147,8 +149,10 @@ def test_a_verified_server_receives_the_password_only_for_full_authentication(
     with fake(*where, "--first", PLUGINS[0], "--asked", asked) as (process, port):
         begun = ProcFs().stat(process.pid).start_time
         itself = replace(named, pid=process.pid, start_time=begun, socket=str(folder / "own.sock"))
+        if over == "port":
+            itself = replace(itself, socket=None, port=port)
         with pytest.raises(SqlFailed):
-            sql.connect(itself if over == "socket" else replace(itself, socket=None, port=port), account)
+            sql.connect(itself, account, timeout=_PATIENCE_S)
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
     sent = set(answers(got))
@@ -163,7 +167,7 @@ def test_a_verified_server_receives_the_password_only_for_full_authentication(
 def test_an_unverified_server_receives_no_password(
     folder: Path, account: str, first: str | None, asked: str
 ) -> None:
-    budget = login.budget(1.0)
+    budget = login.budget(_PATIENCE_S)
     connection = login.Connection(
         credentials.find(account), budget, verified=False, host="localhost", tls=None
     )
@@ -207,8 +211,8 @@ def test_no_greeting_makes_the_client_send_the_password_to_an_unverified_server(
     both = folder / "both.pem"
     both.write_text((folder / "cert.pem").read_text() + (folder / "key.pem").read_text())
     with fake("--port", 0, "--first", first, "--form", form, "--certificate", both) as (process, port):
-        with pytest.raises(SqlFailed) as caught:
-            sql.connect_tcp("127.0.0.2", port, account)  # an address that counts as another host
+        with pytest.raises(SqlFailed) as caught:  # the address counts as another host
+            sql.connect_tcp("127.0.0.2", port, account, timeout=_PATIENCE_S)
         assert process.stdout is not None
         got = bytes.fromhex(json.loads(process.stdout.readline()))
     assert_no_secret(got)
@@ -252,9 +256,9 @@ def test_a_containers_server_that_was_chosen_receives_no_password(
 
 
 def until_asked(agent: Running) -> str:
-    """Return the agent's status after a query of the only server has failed."""
+    """Return the agent's status after a query of the only server has failed, other than by a timeout."""
     deadline = time.monotonic() + _PATIENCE_S
-    while '"name":"sql","ok":false' not in (page := agent.get("/api/status")[1].decode()):
+    while not _FAILED.search(page := agent.get("/api/status")[1].decode()):
         assert time.monotonic() < deadline, page + agent.log
         time.sleep(0.3)
     return page

@@ -24,6 +24,8 @@ from waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from innoscope.daemon.protocol.messages import ServerReply
+
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
 SENSOR = few(
     ("socket", "discovery", "workers", "snapshots", "process", "waits", "memory", "probes", "guard"),
@@ -90,13 +92,15 @@ def agent(server: Server, sensing: Sensing, command_file: Path) -> Iterator[Runn
     del os.environ["INNOSCOPE_FAULTS"]
 
 
-def works(sensing: Sensing, server: Server) -> bool:
-    """Return whether all collectors of the server succeed."""
+def works(sensing: Sensing, server: Server) -> ServerReply | None:
+    """Return the sensor's reply if all collectors of the server succeed, else None."""
     try:
         reply = of_pid(sensing.client.collect(), server.pid)
     except Exception:
-        return False
-    return reply is not None and len(reply.outcomes) == 4 and all(one.success for one in reply.outcomes)
+        return None
+    if reply is None or len(reply.outcomes) != 4 or not all(one.success for one in reply.outcomes):
+        return None
+    return reply
 
 
 def attached(sensing: Sensing) -> bool:
@@ -179,10 +183,8 @@ def restart(sensing: Sensing, server: Server) -> None:
 
 def complete(sensing: Sensing, server: Server) -> bool:
     """Return whether all collectors succeed, probes are attached, and snapshots have statements."""
-    if not works(sensing, server) or not attached(sensing):
-        return False
-    reply = of_pid(sensing.client.collect(), server.pid)
-    return reply is not None and values(reply, "waits")["statements_up", ()] == 1
+    reply = works(sensing, server)
+    return reply is not None and attached(sensing) and values(reply, "waits")["statements_up", ()] == 1
 
 
 @long("the pause is a minute; tests/safety/test_governor_faults.py shortens it")

@@ -28,7 +28,7 @@ from safety.contained import installed_in
 from safety.leftovers import breakpoints, orphans
 from safety.privileges import denying
 from servers import Keeper, Server, fetch
-from waiting import until
+from waiting import until, until_asleep
 from workloads import Fsync, Sleep
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def test_an_exception_through_a_return_probe_kills_the_process(small: _Small, pr
     assert small.call() == "1"
     probe = small.probe(program, "crossed", on_return=True)
     small.call()
-    assert small.process.wait(timeout=10) == -signal.SIGABRT
+    assert small.process.wait(timeout=60) == -signal.SIGABRT
     probe.detach()
 
 
@@ -237,6 +237,7 @@ def test_stacks_below_return_probes_are_complete(server_5_6: Server) -> None:
         collector.start()
         try:
             with Sleep(server_5_6, 20):  # these statements must start after the probe is attached
+                until_asleep(server_5_6.pid)
                 snapshot = engine.take_snapshot()
         finally:
             collector.close()

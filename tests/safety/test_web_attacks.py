@@ -178,7 +178,7 @@ def test_guessed_passwords_delay_no_scrape(
     """Check that known users are not delayed, and that few guesses are verified, at little cost."""
     before = cpu_s(passworded.pid)
     with flood(
-        passworded.pid, passworded.port, there, "guess", seconds=SECONDS,
+        passworded.pid, passworded.port, there, "guess", seconds=2 * SECONDS,
         count=60, sources=sources, headers=KNOWN,
     ) as result:  # fmt: skip
         newcomer = get(there, passworded.port, "/metrics", Authorization=BOB)[0] if sources == ONE else 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,10 +14,12 @@ from certificates import self_signed
 from innoscope.daemon.agent import config
 from innoscope.daemon.agent.main import Agent
 from safety.agenting import Running
+from safety.command import DEADLINE_S
 from safety.hour_sensor import MARK, HourSensor
 from safety.netspace import HERE, HERE_6, THERE, Host
 from safety.web_flood import exchange, get, memory_limit, peak
 from servers import Server
+from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,9 +75,7 @@ def local(server: Server, sensor: Path, here: Host) -> Iterator[Running]:
     """Start an agent on loopback, which trusts clients on its host, and wait for its stacks."""
     with running(server, sensor, here) as agent:
         with here.entered():
-            deadline = time.monotonic() + 20
-            while MARK.encode() not in agent.get("/api/stacks?format=folded")[1]:
-                assert time.monotonic() < deadline, agent.log
+            until(lambda: MARK.encode() in agent.get("/api/stacks?format=folded")[1], lambda: agent.log)
         yield agent
 
 
@@ -186,7 +185,7 @@ def responses(host: Host, port: int, address: str, paths: list[str]) -> list[byt
     with host.entered():
         for path in paths:
             if wire is None:
-                wire = socket.create_connection((address, port), 5)
+                wire = socket.create_connection((address, port), DEADLINE_S)
             wire.sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode("latin-1"))
             answer = wire.recv(1 << 16)
             head, _, body = answer.partition(b"\r\n\r\n")
@@ -357,7 +356,7 @@ def test_tls_renegotiation_and_plain_http_are_refused(
             "-legacy_renegotiation",
         ]
         done = subprocess.run(
-            [*there.prefix, *command], input=b"R\n", capture_output=True, timeout=20, check=False
+            [*there.prefix, *command], input=b"R\n", capture_output=True, timeout=DEADLINE_S, check=False
         )
         assert b"RENEGOTIATING" in done.stderr
         assert b"no renegotiation" in done.stderr

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from servers.errors import ServerError
-from servers.packages import ensure_commands
+from servers.packages import ensure_commands, update_lists
 from servers.run import run
 
 #: The user id of the server in the chroot. The host has no user with this id.
@@ -22,7 +22,7 @@ def unpack_packages(packages: tuple[str, ...], scratch: Path, home: Path) -> Non
     try:
         run(["apt-get", "download", "-qq", *packages], debs)
     except ServerError:
-        run(["apt-get", "update", "-qq"], debs)  # for hosts with missing or old package lists
+        update_lists()  # for hosts with missing or old package lists
         run(["apt-get", "download", "-qq", *packages], debs)
     for deb in sorted(debs.glob("*.deb")):
         run(["dpkg-deb", "--extract", str(deb), str(home)], debs)
@@ -70,7 +70,7 @@ def mirror() -> str:
     release = codename()
     for refresh in (False, True):
         if refresh:  # apt lists only those sources whose package lists it has downloaded
-            run(["apt-get", "update", "-qq"], Path("/"))
+            update_lists()
         targets = run(["apt-get", "indextargets", "--format", "$(SITE) $(CODENAME)"], Path("/"))
         for target in targets.splitlines():
             site, _, suite = target.partition(" ")

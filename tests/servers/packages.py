@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+from servers import cache
 from servers.errors import ServerError
 
 if TYPE_CHECKING:
@@ -38,10 +39,16 @@ def ensure_packages(packages: Iterable[str]) -> None:
     print(f"servers: installing {' '.join(missing)}", flush=True)
     if _apt(install).returncode == 0:
         return
-    _apt(["apt-get", "update", "-qq"])  # most failures are due to missing package lists on a new host
+    update_lists()  # most failures are due to missing package lists on a new host
     result = _apt(install)
     if result.returncode != 0:
         raise ServerError(f"apt-get could not install {' '.join(missing)}:\n{result.stdout}")
+
+
+def update_lists() -> None:
+    """Download the package lists, under a lock, because apt-get does not wait for another update to end."""
+    with cache.locked("apt-lists"):
+        _apt(["apt-get", "update", "-qq"])
 
 
 def ensure_commands(*commands: str) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from pymysql.connections import Connection
 
+#: Maximum seconds to start or to stop: several times what a server takes on a host that is short of CPU time.
+_PATIENCE_S = 180
+
 #: Sockets that reserve the ports of ``free_port`` until this process exits.
 _RESERVED: list[socket.socket] = []
 
@@ -121,7 +124,7 @@ class Server:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
-    def start(self, *, wait: bool = True, timeout: float = 60) -> None:
+    def start(self, *, wait: bool = True, timeout: float = _PATIENCE_S) -> None:
         """Start the server on its data directory, old or new. If ``wait``, return once it accepts SQL."""
         if self.running:
             raise ServerError(f"{self.name} is running already")
@@ -131,11 +134,11 @@ class Server:
         if wait:
             self.wait_ready(timeout)
 
-    def wait_ready(self, timeout: float = 60) -> None:
+    def wait_ready(self, timeout: float = _PATIENCE_S) -> None:
         """Return once the server accepts SQL. If it exits or takes too long, fail with the end of its log."""
         wait_ready(self.process, lambda: self.connect(autocommit=None), self.error_log, timeout)
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = _PATIENCE_S) -> int:
         """Send SIGTERM, and SIGKILL after ``timeout`` seconds; return the exit status, 0 if not running."""
         if self._process is None:
             return 0

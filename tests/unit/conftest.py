@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from innoscope.sampling.sessions import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,3 +27,13 @@ def memory_folder() -> Iterator[Path]:
     parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="innoscope-unit-", dir=parent) as name:
         yield Path(name)
+
+
+@pytest.fixture
+def history_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not count the present address space of this process toward the limit of `innoscope history`.
+
+    After other tests, it can be almost as large as the limit, because glibc reserves 64 MB for each arena.
+    """
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    monkeypatch.setattr(report, "MAX_BYTES", report.MAX_BYTES + pages * resource.getpagesize())

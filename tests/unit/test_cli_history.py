@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 OTHER_STACK = ("fsync", "log_write_up_to", "do_command")
 SPAN = ("--from", "2023-11-14T22:00", "--to", "2023-11-14T23:00")
+pytestmark = pytest.mark.usefixtures("history_memory")
 
 
 @pytest.fixture(autouse=True)

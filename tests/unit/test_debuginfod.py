@@ -64,7 +64,7 @@ def server() -> Iterator[Any]:
 @pytest.fixture
 def settings(server: Any, tmp_path: Path) -> DebuginfodSettings:
     return DebuginfodSettings(
-        (f"http://127.0.0.1:{server.server_port}",), tmp_path / "cache", 2.0, None, None
+        (f"http://127.0.0.1:{server.server_port}",), tmp_path / "cache", 60.0, None, None
     )
 
 

@@ -44,6 +44,8 @@ def test_malformed_example_is_refused(block: str, tmp_path: Path) -> None:
         (("head", "", "second", "", "third"), "head\nthird\nsecond", "third"),
         (("head",), "", "head"),
         (("904 idle, … done",), "904 idle, 3 others", "904 idle, … done"),
+        (("12 exact · not stopped",), "10 exact, 2 on-cpu · not stopped", None),
+        (("12 exact · not stopped",), "10 exact, 2 torn · not stopped", "12 exact · not stopped"),
     ],
 )
 def test_output_must_have_the_first_line_of_each_paragraph(

@@ -219,7 +219,7 @@ def test_concurrent_scrape_returns_the_last_result() -> None:
         found: list[Scrape | None] = []
         thread = threading.Thread(target=lambda: found.append(gatherer.gather(0.05)))
         thread.start()
-        thread.join(5)
+        thread.join(_AMPLE_S)
 
     assert found == [first]
 

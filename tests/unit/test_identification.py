@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: The data directory of each process with this or a higher pid is on a file system that does not respond.
 HANGING = 100
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_others_are_identified_while_one_tenants_processes_hang(
         for pid, one in identifier.ended(due, due, lambda: beats.update(["beat"])):
             assert one.found().target.pid == pid
             found.add(pid)
-        assert time.monotonic() - began < 2 * identification._IDENTIFY_S
+        assert time.monotonic() - began < _PATIENCE_S / 2
     assert beats["beat"] > 1
     assert workers.threads() <= IDENTIFYING_THREADS
 

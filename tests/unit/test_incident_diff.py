@@ -89,11 +89,11 @@ def test_few_threads_of_a_single_snapshot_are_not_a_difference(tmp_path: Path) -
     assert differences(tmp_path, evidence(CALM), evidence(busier)).waits
 
 
-def test_noise_is_not_a_difference(tmp_path: Path) -> None:
+def test_noise_is_not_a_difference(memory_folder: Path) -> None:
     """Compare random snapshots and counters of the same busy server."""
     draw = random.Random(5)  # noqa: S311
     for _ in range(PAIRS):
-        found = differences(tmp_path, _drawn(draw), _drawn(draw))
+        found = differences(memory_folder, _drawn(draw), _drawn(draw))
         assert (found.waits, found.metrics) == ((), ())
 
 
@@ -240,8 +240,8 @@ def test_command_shows_the_differences_as_text_and_json(
     assert "has no evidence from before the stall" in capsys.readouterr().err
 
 
-def test_damaged_profiles_and_dumps_are_refused(tmp_path: Path) -> None:
-    draw, path = random.Random(3), tmp_path / "mutant"  # noqa: S311
+def test_damaged_profiles_and_dumps_are_refused(memory_folder: Path) -> None:
+    draw, path = random.Random(3), memory_folder / "mutant"  # noqa: S311
     report = StackReport(made_target())
     report.add(series(3, 1)[0])
     for text in (profile_line(report), line(series(3, 1)[0])):

@@ -56,8 +56,8 @@ def parsed(recording: Recording) -> list[Snapshot]:
 
 
 @pytest.fixture(params=["a.rec", "a.rec.gz"], ids=["plain", "gzip"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    return tmp_path / str(request.param)
+def path(request: pytest.FixtureRequest, memory_folder: Path) -> Path:
+    return memory_folder / str(request.param)
 
 
 def test_a_recording_is_read_as_it_was_written(path: Path) -> None:

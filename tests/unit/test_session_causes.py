@@ -174,6 +174,7 @@ def test_long_chains_and_long_cycles_end(tmp_path: Path, long: bool) -> None:
     assert causes(tmp_path) == (expected if long else {(CYCLE, None, "cycle"): 20_000.0})
 
 
+@pytest.mark.usefixtures("history_memory")
 def test_table_shows_the_causing_statement(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,10 +238,10 @@ def _write(folder: Path, kill_at: int, written: Path) -> None:
         written.write_text(str(minute))
 
 
-def test_kill_at_any_step_loses_only_the_open_part_and_duplicates_nothing(tmp_path: Path) -> None:
+def test_kill_at_any_step_loses_only_the_open_part_and_duplicates_nothing(memory_folder: Path) -> None:
     context = multiprocessing.get_context("fork")
     for kill_at in range(0, 1_000, KILL_EVERY):
-        folder, written = tmp_path / str(kill_at), tmp_path / f"{kill_at}.minute"
+        folder, written = memory_folder / str(kill_at), memory_folder / f"{kill_at}.minute"
         written.write_text("-10")
         writer = context.Process(target=_write, args=(folder, kill_at, written))
         writer.start()

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 TURN = "uid 27"
 SERVERS = 40
-PATIENCE_S = 20
-#: Less than the time after which a thread counts as stuck and is replaced.
-SOON_S = 3
+PATIENCE_S = 60
+#: A number of seconds that no test takes.
+NEVER_S = 3600.0
 
 
 @pytest.fixture
@@ -74,8 +74,12 @@ def watch(workers: Workers, memory: Memory, server: int) -> WaitsCollector:
 
 
 @pytest.fixture
-def good(workers: Workers) -> Iterator[Callable[[], bool]]:
-    """Watch a good server. Yield a function that returns whether it had more than ten new snapshots."""
+def good(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], bool]]:
+    """Watch a good server. Yield a function that returns whether it had more than ten new snapshots.
+
+    The good server does not count as slow if the host stalls.
+    """
+    monkeypatch.setattr(module, "QUICK_S", NEVER_S)
     memory = Memory()
     waits = watch(workers, memory, 0)
     until(lambda: memory.reads[0] > 2, within_s=PATIENCE_S)
@@ -92,13 +96,17 @@ def good(workers: Workers) -> Iterator[Callable[[], bool]]:
     waits.close()
 
 
-def test_snapshots_go_on_while_new_servers_hang(workers: Workers, good: Callable[[], bool]) -> None:
+def test_snapshots_go_on_while_new_servers_hang(
+    workers: Workers, good: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check this without replacing the threads of the servers that hang."""
+    monkeypatch.setattr(module, "STUCK_S", NEVER_S)
     memory = Memory()
     memory.responds.clear()
     hanging = [watch(workers, memory, number) for number in range(SERVERS)]
     until(lambda: memory.reads.total() == module.SIZE, within_s=PATIENCE_S)
     good()
-    until(good, within_s=SOON_S)
+    until(good, within_s=PATIENCE_S)
     for waits in hanging:
         waits.close()
     memory.responds.set()
@@ -108,6 +116,7 @@ def test_snapshots_go_on_when_many_servers_hang_at_once(
     workers: Workers, good: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let the servers respond quickly until all of them hang for good."""
+    monkeypatch.setattr(module, "_ABANDON_S", NEVER_S)
     monkeypatch.setattr(module, "STUCK_S", 0.05)
     monkeypatch.setattr(module, "_ABANDON_QUICK_S", 0.05)
     monkeypatch.setattr(module, "_CHECK_S", 0.01)
@@ -117,7 +126,7 @@ def test_snapshots_go_on_when_many_servers_hang_at_once(
     memory.responds.clear()
     until(lambda: len(workers.stuck()) == SERVERS, within_s=PATIENCE_S)
     good()
-    until(good, within_s=SOON_S)
+    until(good, within_s=PATIENCE_S)
     memory.responds.set()
     until(lambda: not workers.stuck(), within_s=PATIENCE_S)
     for waits in hanging:
@@ -127,7 +136,7 @@ def test_snapshots_go_on_when_many_servers_hang_at_once(
 class Collecting:
     """A collector that reads the server's memory, and takes at least ``least_s`` seconds."""
 
-    name, timeout = "memory", float(SOON_S)
+    name, timeout = "memory", float(PATIENCE_S)
 
     def __init__(self, memory: Memory, server: int, least_s: float = 0.0) -> None:
         self._memory, self._server, self._least_s = memory, server, least_s
@@ -181,12 +190,12 @@ def test_slow_servers_of_several_owners_leave_threads_for_each_other() -> None:
     for slow_runs in (3, 1):
         honest = threading.Event()
         workers.submit(Job("memory", "honest", honest.set, turn=TURN, slow_runs=slow_runs))
-        assert honest.wait(SOON_S)
+        assert honest.wait(PATIENCE_S)
     for turn in ("uid 1", "uid 2"):
         workers.submit(Job("memory", turn, gate.wait, turn=turn, slow_runs=3))  # type: ignore[arg-type]
     honest = threading.Event()
     workers.submit(Job("memory", "honest", honest.set, turn=TURN))
-    assert honest.wait(SOON_S)
+    assert honest.wait(PATIENCE_S)
     gate.set()
     workers.close()
 
@@ -216,7 +225,7 @@ def test_kinds_of_jobs_can_be_abandoned_later(monkeypatch: pytest.MonkeyPatch) -
     until(lambda: len(workers.stuck()) == half, within_s=PATIENCE_S)
     workers.submit_at(time.monotonic() + 0.2, Job("memory", "honest", honest.set, turn="uid 1"))
     assert honest.wait(PATIENCE_S)
-    assert len(workers.stuck()) == half
+    assert sum(one.owner != "honest" for one in workers.stuck()) == half
     gate.set()
     workers.close()
 
@@ -235,7 +244,8 @@ def test_abandoned_jobs_are_limited_for_each_owner(workers: Workers, monkeypatch
     assert honest.wait(PATIENCE_S)
 
     def abandoned() -> Counter[str]:
-        return Counter(job.sharer for job in workers._lanes["memory", True].abandoned)
+        with workers._lock:
+            return Counter(job.sharer for job in workers._lanes["memory", True].abandoned)
 
     until(lambda: abandoned().total() == 8, abandoned, within_s=PATIENCE_S)
     assert abandoned() == {"container": 4, "uid 1": 4}

@@ -55,13 +55,13 @@ def test_a_source_that_opens_after_the_observation_takes_one_snapshot() -> None:
 
 
 def test_a_slow_first_snapshot_does_not_delay_the_next_ones() -> None:
-    """Fail if the loop pauses for 20 times as long as the first snapshot took, which would be 4 s."""
-    source = Source(first_s=0.2)
+    """Fail if the loop pauses for 20 times as long as the first snapshot took, which would be 20 s."""
+    source = Source(first_s=1.0)
     loop = SnapshotLoop(target(), lambda _: source, interval_s=0.01)
     began = time.monotonic()
     try:
         until(lambda: source.taken >= 3, within_s=60)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 15
     finally:
         loop.close()
 

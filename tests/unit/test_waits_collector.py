@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 from dataclasses import replace
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 INTERVAL_S = 0.01
 
 
@@ -199,8 +198,8 @@ def test_a_gap_counts_for_at_most_five_intervals(workers: Workers) -> None:
 
 def test_missed_snapshots_are_skipped(workers: Workers) -> None:
     source = FakeSource(snapshot_of(thread(1)))
-    waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.05)
     began = time.monotonic()
+    waits = WaitsCollector(target(), workers=workers, open_source=source, interval_s=0.05)
     for _ in range(10):
         assert source.taken.acquire(timeout=PATIENCE_S)
     waits.close()
@@ -225,14 +224,14 @@ def test_slow_snapshots_are_less_frequent(workers: Workers) -> None:
             return pauses[-1]
 
     source = Slow(snapshot_of(thread(1)))
+    began = time.monotonic()
     waits = Recording(
         target(), workers=workers, open_source=source, clock=clock, interval_s=INTERVAL_S
     )  # fmt: skip
     with contextlib.closing(waits):
         until(lambda: len(starts) >= 4, within_s=PATIENCE_S)
-    gaps = [later - sooner for sooner, later in itertools.pairwise(starts)]
     assert pauses[0] == INTERVAL_S, "the first snapshot reads the symbols, and does not count"
-    assert sum(gaps[1:3]) > 0.7
+    assert starts[3] - began > 0.7, "two pauses of 0.4 s"
 
 
 def test_a_snapshot_is_not_too_old_during_a_long_pause(workers: Workers) -> None:

@@ -28,6 +28,7 @@ class Recorder:
 
     stalled: Callable[[float], bool]
     blind: MissingSource | None = None
+    timeouts: int = 0
     done: list[str] = field(default_factory=list)
 
     def without_sql(self, begin: float, end: float) -> Evidence:
@@ -50,6 +51,10 @@ class Recorder:
     def query_locks(self) -> SqlAnswers:
         self.done.append("query")
         answers_of_sql = SqlAnswers()
+        if self.timeouts:
+            self.timeouts -= 1
+            answers_of_sql.missing["sql.transactions"] = MissingSource("timeout", "no answer within 1 s")
+            return answers_of_sql
         answers_of_sql.answers["transactions"] = ({"state": "RUNNING"},)
         return answers_of_sql
 
@@ -64,6 +69,14 @@ def events(watcher: Watcher, begin: int, end: int) -> list[tuple[int, Event]]:
 
 def watcher(recorder: Recorder, *, for_s: float = 3, cooldown_s: float = 100) -> Watcher:
     return Watcher(recorder, WatchSettings((RULE,), for_s, 10, 60, cooldown_s), 0.0)
+
+
+def test_queries_that_time_out_are_repeated_at_the_end_of_a_capture() -> None:
+    recorder = Recorder(lambda at: at >= 200, timeouts=1)
+    *_, (_, stalled) = events(watcher(recorder), 100, 250)
+    assert isinstance(stalled, Stalled)
+    assert stalled.evidence.answers["transactions"] == ({"state": "RUNNING"},)
+    assert recorder.done == ["begin", "query", "query", "end"]
 
 
 def test_a_capture_separates_the_stall_from_the_time_before() -> None:

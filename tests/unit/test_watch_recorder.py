@@ -121,7 +121,7 @@ class Counting:
     """A collector with one counter, which increases by one at each scrape."""
 
     name = "sql"
-    timeout = 5.0
+    timeout = 60.0
 
     def __init__(self) -> None:
         self.count = 0
@@ -136,7 +136,7 @@ def test_old_readings_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("innoscope.diagnose.metric_readings.time.time", lambda: now)
     readings = ReadingHistory([Counting()], 60)
     for _ in range(100):
-        readings.read(5)
+        readings.read(60)
         now += 1
     snapshots, missing = readings.between(0, 2000)
     readings.close()

@@ -58,9 +58,9 @@ def get(
 ) -> tuple[int, dict[str, str], bytes]:  # fmt: skip
     connection: http.client.HTTPConnection
     if context is None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     else:
-        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=5, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=context)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -83,7 +83,7 @@ def test_routes_queries_and_errors_are_answered() -> None:
 
 def test_one_connection_answers_many_requests() -> None:
     with serving() as server:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         for _ in range(3):
             connection.request("GET", "/say")
             assert connection.getresponse().read()
@@ -148,14 +148,14 @@ def test_client_certificates_are_required_and_verified(certificate: Path) -> Non
             get(server)
 
 
-def test_slow_clients_do_not_lock_out_others() -> None:
+def test_slow_clients_do_not_lock_out_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the slow clients an hour for their requests."""
+    monkeypatch.setattr(http_server, "_REQUEST_S", 3600)
     with serving() as server, ExitStack() as stack:
         for number in range(3 * MAX_CONNECTIONS):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 60))
             slow.sendall(b"GET /say HTTP/1.1\r\nX: " if number % 2 else b"")
-        began = time.monotonic()
         assert get(server)[0] == 200
-        assert time.monotonic() - began < 1
         assert len(server.connections) <= MAX_CONNECTIONS
 
 
@@ -258,14 +258,15 @@ def test_a_request_that_never_ends_is_closed(sent: bytes, monkeypatch: pytest.Mo
     """Check that further bytes do not extend the deadline."""
     monkeypatch.setattr(http_server, "_REQUEST_S", 1)
     monkeypatch.setattr(http_server, "_SWEEP_S", 0.1)
-    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as client_socket:
+    began = time.monotonic()
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 60) as client_socket:
         client_socket.sendall(sent)
-        began = time.monotonic()
         with contextlib.suppress(ConnectionError):
             while not closed(client_socket):
+                assert time.monotonic() - began < 60
                 client_socket.sendall(b"x")
                 time.sleep(0.05)
-        assert 0.5 < time.monotonic() - began < 3
+        assert time.monotonic() - began > 0.5
 
 
 def test_a_connection_that_gets_no_thread_is_closed_and_the_next_one_is_answered(
@@ -298,7 +299,7 @@ def test_expensive_responses_are_limited() -> None:
 
 def test_stopping_does_not_wait_for_connected_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_REQUEST_S", 3600)
-    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 5) as client_socket:
+    with serving() as server, socket.create_connection(("127.0.0.1", server.port), 60) as client_socket:
         until(lambda: len(server.connections) == 1)
         server.stop()
         client_socket.settimeout(30)

@@ -58,9 +58,9 @@ def get(
     server: WebServer, path: str = "/say", user: str | None = None, context: ssl.SSLContext | None = None
 ) -> tuple[int, bytes]:
     connection = (
-        http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+        http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         if context is None
-        else http.client.HTTPSConnection("127.0.0.1", server.port, timeout=5, context=context)
+        else http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=context)
     )
     coded = base64.b64encode(f"{user}:secret".encode()).decode()
     try:

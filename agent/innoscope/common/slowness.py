@@ -10,8 +10,10 @@ import time
 from functools import cache
 from typing import Final
 
-#: CPU time of ``_work``, in seconds, above which a host counts as slow. A current server takes 0.8 ms; a
-#: virtual machine with an emulated CPU (QEMU) takes 10 to 30 times as long.
+#: CPU time of ``reference_work`` on a current server, in seconds. A virtual machine with an emulated CPU
+#: (QEMU) takes 10 to 30 times as long.
+REFERENCE_S: Final = 0.0008
+#: CPU time of ``reference_work``, in seconds, above which a host counts as slow.
 _ORDINARY_S: Final = 0.0025
 _STEPS: Final = 20_000
 #: Number of measurements. Only the fastest one is used.
@@ -27,7 +29,7 @@ def scaled(seconds: float) -> float:
 @cache
 def factor() -> float:
     """Return the factor for this host, from 1 to 20. It is measured once per process."""
-    return bounded(min(_work() for _ in range(_ROUNDS)))
+    return bounded(min(reference_work() for _ in range(_ROUNDS)))
 
 
 def bounded(cpu_seconds: float) -> float:
@@ -35,7 +37,7 @@ def bounded(cpu_seconds: float) -> float:
     return max(1.0, min(_MAX_FACTOR, cpu_seconds / _ORDINARY_S))
 
 
-def _work() -> float:
+def reference_work() -> float:
     """Do a fixed amount of work, and return the CPU time that it took, in seconds."""
     began = time.thread_time()
     total = 0

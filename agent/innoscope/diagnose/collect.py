@@ -127,6 +127,8 @@ class EvidenceCollector:
         if still_same(self._target):
             if sql_answers is None and self._sources.sql:  # the host was too busy to query in the loop
                 sql_answers = self.query_locks()
+            if sql_answers is not None and sql_answers.interrupted:  # perhaps only a short stall of the host
+                sql_answers = sql_answers.or_more(self._query_all())
             self.read()
         self._snapshots.close()  # waits for the first snapshot, even if it takes longer than ``seconds``
         return self.between(begun, time.time(), sql_answers)
@@ -249,12 +251,18 @@ class EvidenceCollector:
 
         All of them have short timeouts.
         """
-        snapshots = self._snapshots.history.since(time.time() - _RECENT_S)
-        waiting = snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0
-        sql_answers = query_all(self._target, self._connect, waiting)
+        sql_answers = self._query_all()
         if self._sources.also is not None:
-            self._sources.also(self._connect, waiting)
+            self._sources.also(self._connect, self._row_lock_waiters())
         return sql_answers
+
+    def _query_all(self) -> SqlAnswers:
+        return query_all(self._target, self._connect, self._row_lock_waiters())
+
+    def _row_lock_waiters(self) -> int:
+        """Return the number of threads that waited for row locks in the last snapshot."""
+        snapshots = self._snapshots.history.since(time.time() - _RECENT_S)
+        return snapshots[-1].threads.get((CLIENT, "row_lock"), 0) if snapshots else 0
 
     def _disabled(self) -> dict[str, MissingSource]:
         words = {"sql": "--no-sql", "probes": "--no-probes"}

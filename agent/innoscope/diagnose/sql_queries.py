@@ -36,6 +36,8 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
     "receiver_message": error_messages.of_receiver,
 }
 _PROCESSES: Final = "processes"
+#: Reasons of missing results after which no further query is sent.
+_NO_REPLY: Final = ("gone", "timeout")
 #: Maximum length of a statement in the results (questions.yaml).
 _TRUNCATED: Final = 1_024
 #: Session variables that limit how long our queries wait and run, regardless of the server's defaults.
@@ -114,6 +116,15 @@ class SqlAnswers:
         """Return the statements in the process list. ``query_all`` has already validated their numbers."""
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
+    @property
+    def interrupted(self) -> bool:
+        """Return whether a query timed out or lost the connection. A second attempt may then succeed."""
+        return any(one.reason in _NO_REPLY for one in self.missing.values())
+
+    def or_more(self, later: SqlAnswers) -> SqlAnswers:
+        """Return the results of a later attempt, unless it has fewer results than this one."""
+        return later if len(later.answers) >= len(self.answers) else self
+
 
 def _statement(row: Mapping[str, str]) -> ConnectionActivity:
     """Parse a row of the process list. Raise ValueError or OverflowError if a number is malformed."""
@@ -168,7 +179,7 @@ def _answers(
                 columns, rows = sql.table(connection, asked.sql)
             except InnoscopeError as error:
                 missing = _missing(error)
-                if explain(error).reason in ("gone", "timeout"):
+                if missing.reason in _NO_REPLY:
                     silent = missing
                 yield name, missing
             else:

@@ -88,7 +88,7 @@ class ServerRecorder:
         self._lock = threading.Lock()
         self._readings: deque[MetricReadings] = deque()
         self._missing: dict[str, MissingSource] = {}
-        self._fetched = ServerFacts()
+        self.begin()
         self._hosts = [(time.monotonic(), HostCounters(target.pid))]
 
     def belongs_to(self, server: ObservedServer, sensor_name: str | None) -> bool:
@@ -139,7 +139,7 @@ class ServerRecorder:
         """Query the lock owners, InnoDB's status and the variables over SQL. Return the lock owners."""
         channel = self._server.channel
         if channel is not None:
-            self._fetched = fetch(channel.connect, self._waiting())
+            self._fetched = self._fetched.or_more(fetch(channel.connect, self._waiting()))
         return self.query_blockers()
 
     def query_blockers(self) -> SqlAnswers:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class FactsFetcher:
-    """Fetches the facts when an EvidenceCollector calls it (``Sources.also``), and stores the latest ones.
+    """Fetches the facts when an EvidenceCollector calls it (``Sources.also``), and stores them.
 
     With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
     """
@@ -30,7 +30,7 @@ class FactsFetcher:
 
     def __call__(self, connect: Connect, waiting: int) -> None:
         """Query the server; ``waiting`` is the number of threads waiting for row locks."""
-        self.fetched = fetch(connect, waiting)
+        self.fetched = self.fetched.or_more(fetch(connect, waiting))
         if self._target is not None and not self.fetched.variables:
             with suppress(InnoscopeError):
                 _from_memory(self._target, self.fetched)

@@ -166,6 +166,8 @@ class Watcher:
         if self._answers is None and now >= self._until - self._settings.seconds * (1 - _QUERY_AFTER):
             self._answers = self._source.query_locks()
         if now >= self._until:
+            if self._answers is not None and self._answers.interrupted:  # perhaps by a short stall
+                self._answers = self._answers.or_more(self._source.query_locks())
             yield self._complete(stall, now)
 
     def finish_early(self, now: float) -> Stalled | None:

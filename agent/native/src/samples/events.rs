@@ -277,7 +277,8 @@ mod tests {
 
     /// Return the clock events of this process in the given mode; None if the kernel does not permit it here.
     fn opened(mode: Mode) -> Option<PerfOnCpu> {
-        let options = Options { period_ns: 1_000_000, kernel: false, ring_bytes: 4 << 20 };
+        // 400 samples of 60 KB fit into a ring, in case the reading thread does not run for a while.
+        let options = Options { period_ns: 1_000_000, kernel: false, ring_bytes: 32 << 20 };
         let cpus = online_cpus().expect("a list of CPUs");
         PerfOnCpu::open(std::process::id(), options, mode, &cpus).ok()
     }

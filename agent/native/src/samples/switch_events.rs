@@ -281,6 +281,7 @@ fn attributes(event: bindings::perf_sw_ids) -> perf_event_attr {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
     use std::thread;
     use std::time::{Duration, Instant};
 
@@ -289,14 +290,20 @@ mod tests {
 
     const PLACE: Place = Place { stack: 0, trust: Trust::Exact, syscall: -1, file: -1 };
 
-    /// Sleep for 100 ms, then compute for 100 ms, and return the thread's id.
-    fn sleep_and_compute() -> u32 {
-        thread::sleep(Duration::from_millis(100));
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_millis(100) {
-            std::hint::spin_loop();
-        }
-        nix::unistd::gettid().as_raw() as u32
+    /// Start a thread that sleeps for 100 ms once it receives a message, then computes for 100 ms, and returns
+    /// its id.
+    fn working() -> (mpsc::Sender<()>, thread::JoinHandle<u32>) {
+        let (send, receive) = mpsc::channel();
+        let working = thread::spawn(move || {
+            receive.recv().expect("a message");
+            thread::sleep(Duration::from_millis(100));
+            let began = Instant::now();
+            while began.elapsed() < Duration::from_millis(100) {
+                std::hint::spin_loop();
+            }
+            nix::unistd::gettid().as_raw() as u32
+        });
+        (send, working)
     }
 
     #[test]
@@ -306,11 +313,12 @@ mod tests {
         let pid = std::process::id();
         for open in [PerfOffCpu::of_cpus, PerfOffCpu::of_threads] {
             for is_new in [false, true] {
-                let existing = (!is_new).then(|| thread::spawn(sleep_and_compute));
+                let existing = (!is_new).then(working);
                 let Ok(mut events) = open(pid, OPTIONS, &cpus) else { continue };
                 let mut waits = Waits::default();
                 let began = events.begin().expect("permitted, because opening was");
-                let working = existing.unwrap_or_else(|| thread::spawn(sleep_and_compute));
+                let (go, working) = existing.unwrap_or_else(working);
+                go.send(()).expect("a receiver");
                 while !working.is_finished() {
                     thread::sleep(Duration::from_millis(5));
                     events.read(&mut |_| PLACE).expect("a period that the kernel permits");

@@ -47,7 +47,7 @@ export class Charts {
       if (this.plots[name]) this.plots[name].setData(data[name]);
       else this.plots[name] = this.plot(name, name === "dirty" ? dirtyStyle() : ageStyle(), data[name]);
     }
-    this.mark(this.marked);
+    this.restoreMark();
   }
 
   /** Set the marks to show on the time axis of the first chart from the next redraw on. */
@@ -64,6 +64,11 @@ export class Charts {
       const width = times ? Math.max(0, Math.min(to, plot.over.clientWidth) - left) : 0;
       plot.setSelect({ left, width, top: 0, height: plot.over.clientHeight }, false);
     }
+  }
+
+  /** Show the selected time range again, unless the user is selecting another one. */
+  restoreMark() {
+    if (!Object.values(this.plots).some((plot) => plot.over.matches(":active"))) this.mark(this.marked);
   }
 
   /** Move the cursor to a Unix time; null removes it. */
@@ -85,7 +90,7 @@ export class Charts {
       const size = sized(this.places[name]);
       if (size.width !== plot.width || size.height !== plot.height) plot.setSize(size);
     }
-    this.mark(this.marked);
+    this.restoreMark();
   }
 
   plot(name, style, data) {

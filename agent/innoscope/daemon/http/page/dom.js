@@ -18,14 +18,33 @@ export function el(name, properties = {}, ...children) {
 
 const plain = (child) => (child instanceof Node ? child : String(child));
 
-/** Replace the children unless the new ones are equal, so that focus and selection are preserved. */
+/** Children that will be shown in their place once no button is pressed in it. */
+const postponed = new WeakMap();
+const RETRY_MS = 50;
+
+/**
+ * Replace the children unless the new ones are equal, so that focus and selection are preserved. While a button
+ * is pressed in the place, wait: a click is lost if its element is replaced before the button is released.
+ */
 export function fill(place, ...children) {
+  if (place.matches(":active")) {
+    if (!postponed.has(place)) setTimeout(() => fillPostponed(place), RETRY_MS);
+    postponed.set(place, children);
+    return;
+  }
+  postponed.delete(place);
   const next = el("div", {}, ...children);
   if (next.childNodes.length === place.childNodes.length) {
     const same = [...next.childNodes].every((node, index) => node.isEqualNode(place.childNodes[index]));
     if (same) return;
   }
   place.replaceChildren(...next.childNodes);
+}
+
+function fillPostponed(place) {
+  const children = postponed.get(place);
+  postponed.delete(place);
+  if (children) fill(place, ...children);
 }
 
 /** Set an element's text only if it has changed, so that screen readers do not repeat it. */
