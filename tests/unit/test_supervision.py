@@ -79,11 +79,20 @@ def test_a_thread_that_returns_is_not_restarted() -> None:
     begun = []
     supervisor = Supervisor()
     supervisor.start("work", lambda _: begun.append(1), PATIENCE_S)
-    supervisor.join("work", PATIENCE_S)
+    assert supervisor.join("work", PATIENCE_S)
     for _ in range(10):
         assert supervisor.check() == []
 
     assert len(begun) == 1
+
+
+def test_join_waits_for_a_limited_time() -> None:
+    ended = threading.Event()
+    supervisor = Supervisor()
+    supervisor.start("work", lambda _: ended.wait(PATIENCE_S), PATIENCE_S)
+    assert not supervisor.join("work", 0.01)
+    ended.set()
+    assert supervisor.join("work", PATIENCE_S)
 
 
 def test_a_thread_that_keeps_failing_ends_the_process() -> None:

@@ -146,11 +146,13 @@ class Supervisor:
                 hung.append(name)
         return hung
 
-    def join(self, name: str, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` seconds for a thread to end."""
+    def join(self, name: str, timeout_s: float) -> bool:
+        """Wait at most ``timeout_s`` seconds for a thread to end. Return whether it has ended."""
         thread = self._tasks[name].thread
-        if thread is not None:
-            thread.join(timeout_s)
+        if thread is None:
+            return True
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
     def join_all(self, timeout_s: float) -> None:
         """Wait for all threads to end, at most ``timeout_s`` seconds in total."""

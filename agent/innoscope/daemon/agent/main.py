@@ -215,7 +215,8 @@ class Agent:
         if self._exporter is not None:
             self._exporter.end()
             self._supervisor.join("otlp", _LAST_PUSH_S)
-        self._supervisor.join("history", _LAST_WRITE_S)
+        if not self._supervisor.join("history", _LAST_WRITE_S):
+            _log.warning("the last samples are missing in the history", extra={"reason": "writing is slow"})
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 
