@@ -198,8 +198,9 @@ def _run(
     except (duckdb.Error, MemoryError) as error:
         paths = {opened: path for files in tables.values() for opened, path in files.items()}
         text = _DESCRIPTOR.sub(lambda found: str(paths.get(found[0], found[0])), str(error))
+        reason = "out of memory" if isinstance(error, MemoryError) else text
         raise SqlFailed(
-            f"cannot run the query: {text or 'out of memory'}",
+            f"cannot run the query: {reason}",
             remedy="columns of the views: docs/history.md",
         ) from error
     finally:
