@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
+from pymysql.constants.CR import CR_SERVER_LOST
 
 from innoscope.common.errors import SqlFailed
 from innoscope.diagnose import collect
@@ -102,7 +103,7 @@ def test_queries_that_time_out_are_repeated(tables: Server, monkeypatch: pytest.
     results: list[SqlAnswers] = []
 
     def unanswered() -> Connection:
-        raise SqlFailed("no SQL: no reply") from TimeoutError()
+        raise SqlFailed("no SQL: no reply") from pymysql.OperationalError(CR_SERVER_LOST, "timed out")
 
     def stalled_at_first(target: Target, connect: Callable[[], Connection], waiting: float) -> SqlAnswers:
         results.append(query_all(target, connect if results else unanswered, waiting))
