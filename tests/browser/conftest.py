@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", autouse=True)
 def _longer_time_limits() -> Iterator[None]:
-    """Extend the agent's time limits as on a slow host, because the tests do not test them."""
+    """Use the agent's time limits for the slowest hosts, because these tests do not test the limits."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slowness, "factor", lambda: 20.0)
         yield

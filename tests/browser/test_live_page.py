@@ -35,9 +35,9 @@ PHONE = {"width": 360, "height": 740}
 #: be busy. Each is measured several times, and only the best result counts, because the machine may stall.
 LIMIT_MS = 5_000
 LONGEST_FRAME_MS = 2_000
-#: Time spans to select, in seconds before the end of the hour. The last one has the spike.
-DRAGS = ((2400, 2300), (1800, 1700), (synthetic.CONVOY[0] - 15, synthetic.CONVOY[1] + 15))
-#: A script that makes the first chart higher, and waits until it is redrawn.
+#: Time spans to select, in seconds before the end of the hour. The last one contains the spike.
+DRAGS = tuple((synthetic.CONVOY[0] - more, synthetic.CONVOY[1] + more) for more in (5, 10, 15))
+#: A script that makes the first chart taller, and waits until it is redrawn.
 RESIZE = """() => { const chart = document.getElementById('threads-chart');
   chart.style.height = `${chart.clientHeight + 20}px`;
   return new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve))); }"""
@@ -292,7 +292,7 @@ def test_page_shows_a_real_server(browser: Browser, server: Callable[[str], Serv
             waiting.until(
                 lambda: 4 <= active_sessions(page) <= 7, page.locator("#statements").inner_text, every_s=0.2
             )
-            statement.press("Enter")  # a click fails if the page redraws the table while the button is down
+            statement.click()
             page.locator("#filter", has_text="UPDATE").wait_for()
             page.locator("#flame g.frame[name='row lock']").wait_for()
             assert page.locator("#top", has_text="lock_wait_suspend_thread").count() == 1

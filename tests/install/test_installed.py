@@ -151,7 +151,7 @@ def scrape(machine: Machine) -> dict[tuple[str, ...], float]:
 def probes(machine: Machine) -> list[dict[str, object]]:
     """Return the status of each probe that is attached to the server, always or on a duty cycle.
 
-    There are none if the sensor does not reply to the command within its limit of one second.
+    Return none if the command fails, for example because the sensor does not reply within a second.
     """
     text = machine.run("innoscope", "probes", "status", "--json", check=False)
     (rows,) = json.loads(text).values() or ([],) if text.startswith("{") else ([],)

@@ -41,7 +41,7 @@ _LONG_NAMES: Final = {"-p": "--pid", "-S": "--socket", "-P": "--port", "-s": "--
 _UNIT: Final = r"(?: ?(?:%|(?:ns|µs|ms|s|min|h|B|KiB|MiB|GiB|kB|MB|GB)\b))?"
 _NUMBER: Final = r"\d[\d,.]*" + _UNIT
 _PATH: Final = r"(?:/[\w.+-]+){2,}"
-#: A number of complete stacks. A thread that happens to be on a CPU is listed after it.
+#: The number of complete stacks. It may be followed by the number of threads that happen to be on a CPU.
 _EXACT: Final = r"\d[\d,]* exact\b"
 _PIECES: Final = re.compile(
     rf"(?P<any>[,\s]*…[,\s]*)|(?P<path>{_PATH})|(?P<exact>{_EXACT})|(?P<number>{_NUMBER})|(?P<gap>\s+)"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from innoscope.target.login import Connection
     from servers import Server
 
-#: The timeout of a login and of a statement. It is long, so that a busy host answers earlier.
+#: The timeout of a login and of a statement. It is long enough for a busy host to answer.
 _PATIENCE_S: Final = 60
 #: A timestamp in pt-heartbeat's format.
 SEVEN_SECONDS_AGO: Final = "DATE_FORMAT(NOW() - INTERVAL 7 SECOND, '%Y-%m-%dT%H:%i:%s.%f')"

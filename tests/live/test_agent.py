@@ -108,6 +108,7 @@ def test_scrapes_are_cheap(scene: tuple[Server, Running, Sensing]) -> None:
         used.append(cpu_seconds(agent.pid))
 
     assert median(after - before for before, after in pairwise(used)) < 0.025
+    assert (used[-1] - used[0]) / SCRAPES < 0.05
     assert memory_mb(agent.pid)["rss"] < 60
 
 

@@ -122,8 +122,8 @@ def test_stopped_server_notifies_and_resolves(scene: Scene) -> None:
     # On a busy host, an earlier query may have timed out.
     until(lambda: follows not in scene.prometheus.states(), scene.words)
     scene.notified.notifications.clear()
-    # If the server stopped during a scrape, this scrape could report that SQL fails, but not yet the reason.
-    # For 0.25 s after this request, the agent replies with its result and reads nothing.
+    # A scrape during which the server is stopped could report that SQL fails without the reason. The agent
+    # repeats its response for 0.25 s, so after this request, no scrape reads anything for that time.
     scene.agent.get("/metrics")
     os.kill(scene.server.pid, signal.SIGSTOP)
     try:

@@ -35,7 +35,10 @@ _COMMITTING = {"fsync_redo", "redo_write_wait", "group_commit", "fsync_data", "m
 
 
 class _Accounted(OffCpuProfiler):
-    """A profiler that reads the scheduler's times when it begins and ends, which may take seconds."""
+    """A profiler that also reads the scheduler's times, immediately after it begins and before it finishes.
+
+    To open the profiler and to process the samples can take seconds, which must not be included.
+    """
 
     before: Schedstat
     after: Schedstat
@@ -98,7 +101,7 @@ def test_waits_and_cpu_time_add_up_to_wall_time(name: str) -> None:
 def test_cpu_profile_agrees_with_perf() -> None:
     """Check that functions have the same shares as in perf's profile of the same period.
 
-    Stacks must be complete. ``same_top`` needs about 10,000 samples: with 3,500, the functions near the tenth
+    Stacks must be complete. ``same_top`` needs about 10,000 samples: with 3,500, the functions near rank 10
     differ by chance in one of 50 to 100 runs.
     """
     with Server("mysql-5.6.24") as server, Oltp(server, 4), Perf(server.pid, 499, by_cpu=True) as perf:

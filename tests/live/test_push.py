@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 WAITERS = 6
 #: Number of pushes; one is sent every 10 s, the shortest interval allowed.
 PUSHES = count(quick=1, full=2)
-#: Time limit for a push to Parca. Only the long test waits for it.
+#: Timeout in seconds of a push to Parca, which does not respond. Only the long test waits for it.
 HANGING_S = count(quick=30, full=2)
-#: Time limit for a command, which exceeds the limits for its push.
+#: Timeout in seconds of a command. It is longer than the timeout of its push.
 COMMAND_S = 90
 
 

@@ -96,6 +96,8 @@ def test_thread_seconds_grow_in_proportion_to_the_threads(sensing: Sensing, mysq
     pairs = zip(seen, seen[len(seen) // 5 :], strict=False)
     rates = [(after - before) / (ended - began) for (began, before), (ended, after) in pairs]
     assert median(rates) == pytest.approx(WAITERS, rel=0.3)
+    (began, first), (ended, last) = seen[0], seen[-1]
+    assert (last - first) / (ended - began) == pytest.approx(WAITERS, rel=0.6)
 
 
 def test_cpu_time_is_assigned_to_the_right_threads(sensing: Sensing, mariadb: Server) -> None:

@@ -9,7 +9,6 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -177,7 +176,8 @@ def test_a_process_whose_files_do_not_answer_delays_no_other_server(
 
     assert watched == [pretender.pid]
     assert max(took) < 30, took  # much less than the stalled process takes
-    assert median(took[1:]) < LIMIT_S, took  # only the first tick waits for the stalled process
+    # Only the first tick waits for the stalled process. A busy host may delay one of the others.
+    assert sorted(took[1:])[-2] < LIMIT_S, took
 
 
 def test_concurrent_requests_share_a_run(pretender: Pretender) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from live.test_sensor import IDLERS, has_process, has_snapshot, threads
 from safety.debugging import is_stopped
 from safety.sensing import Sensing, of_pid, values
+from safety.stopwatch import Stopwatch
 from scale import few
 from servers import Server
 from workloads import Crowd, Idle
@@ -109,16 +109,17 @@ def test_stopped_server_is_reported_at_once() -> None:
         try:
             while not is_stopped(server.pid):
                 time.sleep(0.01)
-            took = []
-            for _ in range(5):
-                began = time.monotonic()
-                assert of_pid(sensing.client.collect(), server.pid) is not None
-                took.append(time.monotonic() - began)
-            seen = values(sensing.until(server, has_process), "process")
+            stopwatch = Stopwatch(sensing.pid)
+            reply = of_pid(sensing.client.collect(), server.pid)
+            took = stopwatch.seconds()
+            assert reply is not None
+            if not has_process(reply):  # on a busy host, the counters can be late
+                reply = sensing.until(server, has_process)
+            seen = values(reply, "process")
             still = sensing.until(server, has_snapshot)
         finally:
             os.kill(server.pid, signal.SIGCONT)
 
-        assert median(took) < 1, took
+        assert took < 1
         assert (seen["mysqld_up", ()], seen["mysqld_stopped", ()]) == (1, 1)
         assert threads(still, "idle") >= IDLERS

@@ -185,8 +185,8 @@ def test_refusal_tells_the_rate_of_calls(busy: Server) -> None:
         trials = [innoscope("trace", "--pid", busy.pid, "row_search_for_mysql") for _ in range(3)]
     rate = max(_calls_per_second(trial.stderr) for trial in trials)
     assert rate <= max(rates)
-    # The trial slows each call down by the cost of two hits: 1 / rate < 1 / min(rates) + _SLOWER_S.
-    assert min(rates) * (1 / rate - _SLOWER_S) < 1  # the lowest rate may be 0 after a stall of the host
+    # The trial slows each call down by the cost of two hits. The lowest rate may be that of a stall.
+    assert 1 / rate < 1 / sorted(rates)[1] + _SLOWER_S
 
 
 def _calls_per_second(text: str) -> float:

@@ -163,7 +163,7 @@ def agent(server: Server, folder: Path, webhook: Webhook) -> Iterator[Running]:
         agent = stack.enter_context(Running(server, sensor=sensing.path, options=watch))
         agent.until(lambda scrape: scrape.value("collector_success", collector="waits") == 1, PATIENCE_S)
         assert agent.scrape().value("incidents_total") == 0
-        # a stall includes the time in which the trigger looks for it, so the calm must have begun before that
+        # a stall begins RECENT_S before its trigger first holds, so there must be calm evidence before that
         calm_until = time.monotonic() + 2 * RECENT_S
         until(lambda: has_calm_evidence(agent) and time.monotonic() > calm_until, within_s=PATIENCE_S)
         stack.enter_context(RowLock(server, 10))

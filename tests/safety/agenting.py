@@ -131,7 +131,7 @@ class Running(DaemonProcess):
     def scrape(self, **headers: str) -> Scrape:
         """Scrape once; fail if this takes more than SCRAPE_S.
 
-        The time in which this thread, or one of the agent's, waits for a CPU does not count.
+        Time lost because other processes or machines use the CPUs does not count (Stopwatch).
         """
         stopwatch = Stopwatch(self.pid)
         status, body = self.get("/metrics", **headers)

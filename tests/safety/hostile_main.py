@@ -1,7 +1,7 @@
 """``python -m safety.hostile_main HOW SUBJECT``: make the Rust core read a hostile file or process.
 
-Print one JSON object: ``answers``, ``seconds`` (CPU time if there were children), ``grown`` (MiB of memory)
-and ``child`` (MiB of the largest child).
+Print one JSON object: ``answers``, ``seconds`` (only CPU time if the core has started child processes),
+``grown`` (MiB of memory) and ``child`` (MiB of the largest child).
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from innoscope.target.proc import ProcFs
+from live.changing import connected
 from safety.agenting import Running, Scrape, falls
 from safety.sensing import Sensing
 from safety.stopwatch import Stopwatch
@@ -22,8 +23,6 @@ from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from pymysql.connections import Connection
 
 NAMES = ("mysql-5.6.24", "mariadb-10.11")
 ACCOUNT = "innoscope"
@@ -133,12 +132,6 @@ def test_too_many_connections_are_reported_as_refused(tmp_path: Path) -> None:
         finally:
             for connection in crowd:
                 connection.close()
-
-
-def connected(connection: Connection[Any]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        return int(cursor.fetchall()[0][1])
 
 
 def test_a_wrong_password_is_reported_as_denied_and_not_shown(target: Server, tmp_path: Path) -> None:

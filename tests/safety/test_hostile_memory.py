@@ -33,7 +33,7 @@ PROCESSES: Final = {
     "names": (40, "the number of copies of one name exceeds 16, not read"),
     "slots": (40, "the number of pointers to one name exceeds 64, not read"),
     "plausible_rows": (40, "0.8 s of CPU time, not read"),
-    "one_row": (40, "cannot read metrics from this server's memory"),
+    "one_row": (20, "cannot read metrics from this server's memory"),
 }
 
 

@@ -96,7 +96,8 @@ def test_diagnose_does_not_disturb_the_server(server: Server) -> None:
 def test_the_counter_counts_the_stops_of_the_ptrace_method(server: Server) -> None:
     """Check that the counter detects the ptrace method, which stops each thread briefly and reports this.
 
-    Each stop interrupts the thread's system call. In one of the snapshots, an I/O thread may be in none.
+    Each stop interrupts the thread's system call. Take two snapshots, because an I/O thread may not be in a
+    system call at one of them.
     """
 
     def by_ptrace() -> None:

@@ -170,7 +170,7 @@ def _shares(profile: dict[str, Any]) -> dict[str, float]:
 def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str, str | int | None]) -> None:
     """Profile a recovery while SQL is unavailable; the report contains the recovery's progress.
 
-    The server is stopped until the profiler has been prepared, which could take longer than the recovery.
+    The server is stopped while the profiler is created, which could take longer than the recovery.
     """
     with Server(name, options=roomy) as server:
         make_redo(server, DOUBLINGS - 1)
@@ -182,13 +182,15 @@ def test_a_crash_recovery_is_profiled(name: str, roomy: Options, tight: dict[str
         before = len(server.error_log.read_text())
         server.start(wait=False)
         until(lambda: _RECOVERING.search(server.error_log.read_text()[before:]), every_s=0.01)
-        os.kill(server.pid, signal.SIGSTOP)
         progress: list[str] = []
-        target = _found(server.pid)
-        with pytest.raises(pymysql.err.OperationalError, match="connect"):
-            server.connect()
-        profiler = OnCpuProfiler(target)
-        os.kill(server.pid, signal.SIGCONT)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            target = _found(server.pid)
+            with pytest.raises(pymysql.err.OperationalError, match="connect"):
+                server.connect()
+            profiler = OnCpuProfiler(target)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
         profile, alive = run(profiler, target, 2.5, lambda _, text: progress.append(text))
         server.wait_ready()
     waits = _by_wait(profile)

@@ -138,7 +138,8 @@ def test_kernel_functions_are_shown(server: Server) -> None:
 def test_small_rings_are_used_if_locked_memory_is_limited(server: Server) -> None:
     """Drop CAP_IPC_LOCK and set RLIMIT_MEMLOCK to 0; the kernel's perf_event_mlock_kb is then the limit.
 
-    At 35 Hz, the profile still requests larger rings than that, and the small ones hold 0.2 s of samples.
+    Even at 35 Hz, the profile requests larger rings than the kernel permits. The small ones hold 0.2 s of
+    samples.
     """
     less = "-bpf,-perfmon,-sys_admin,-ipc_lock,-sys_resource"
     limited = ["prlimit", "--memlock=0:0", "setpriv", "--bounding-set", less, "--inh-caps", less]

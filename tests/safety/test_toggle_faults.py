@@ -8,7 +8,7 @@ import subprocess
 import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pymysql
 import pytest
@@ -17,6 +17,7 @@ from innoscope.common.errors import BadFile, InnoscopeError
 from innoscope.toggles import engine
 from innoscope.toggles.model import ChangeFailed, ChangeRefused
 from innoscope.toggles.undo import Overtaken
+from live.changing import connected
 from safety.command import innoscope
 from safety.recovering import DOUBLINGS, ROOMY, TIGHT, make_redo
 from safety.toggle_subject import ACCOUNT, CONNECTIONS, READ_AHEAD, Subject
@@ -27,8 +28,6 @@ from waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from pymysql.connections import Connection
 
     from safety.toggle_subject import Change
 
@@ -99,7 +98,7 @@ def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subje
     with ExitStack() as connections:
         first = connections.enter_context(closing(lone.server.connect()))
         first.cursor().execute(f"SET GLOBAL max_connections = {FEW}")
-        until(lambda: _connected(first) == 1)  # the server may still be closing earlier connections
+        until(lambda: connected(first) == 1)  # the server may still be closing earlier connections
         _take_connections(lone, connections)
         raised = replace(CONNECTIONS, value=str(FEW + 2), after=(FEW + 2,))
         assert lone.set(raised, "-", LIMIT_S).wait(PATIENCE_S) == 0
@@ -108,12 +107,6 @@ def test_a_raised_connection_limit_is_undone_while_nobody_can_log_in(lone: Subje
         with first.cursor() as cursor:
             cursor.execute("SELECT @@global.max_connections")
             assert cursor.fetchone() == (FEW,)
-
-
-def _connected(connection: Connection[Any]) -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
-        return int(cursor.fetchall()[0][1])
 
 
 def _take_connections(subject: Subject, connections: ExitStack) -> int:

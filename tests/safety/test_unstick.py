@@ -78,7 +78,7 @@ def _rescued(server: Server, client: Client, *options: str) -> dict[str, Any]:
     process = _start("--pid", server.pid, "--json", *options)
     served = client.answered_at() - queued() - began
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    served -= _queued(process.pid)
+    served -= queued(Path(f"/proc/{process.pid}"))
     output, errors = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, errors
     assert well(server.pid)
@@ -86,11 +86,6 @@ def _rescued(server: Server, client: Client, *options: str) -> dict[str, Any]:
     assert served <= SERVES_AGAIN_S
     assert document["rescue"]["answered"] is True
     return document
-
-
-def _queued(pid: int) -> float:
-    """Return the seconds that the main thread of a process has waited for a CPU, also after its exit."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def test_a_running_server_needs_no_rescue(server: Server) -> None:

@@ -31,7 +31,7 @@ def memory_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def history_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not count the present address space of this process toward the limit of `innoscope history`.
+    """Raise the memory limit of `innoscope history` by the address space that this process already uses.
 
     After other tests, it can be almost as large as the limit, because glibc reserves 64 MB for each arena.
     """

@@ -8,10 +8,12 @@ from typing import Any
 from pymysql.constants import CR
 from pymysql.err import OperationalError
 
-from innoscope.diagnose.sql_queries import default_queries, query_all
+from innoscope.diagnose.evidence import MissingSource
+from innoscope.diagnose.sql_queries import SqlAnswers, default_queries, query_all
 from innoscope.target.digests import digest
 from unit.sql_connection import FakeConnection
 
+GONE = MissingSource("gone", "the connection was lost")
 #: Some of the columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
 SLAVE_STATUS = {
     "Slave_IO_State": "Waiting for master to send event",
@@ -48,7 +50,7 @@ def test_replica_status_is_reduced_to_the_columns_needed() -> None:
     assert "secret" not in repr(found.answers)
     assert connection.statements[-1] == "SHOW SLAVE STATUS", "last, because it may wait"
     assert connection.closed
-    assert not found.interrupted, "MySQL 5.6 has no query for some of the results"
+    assert not found.lacks_blockers
 
 
 def test_statements_that_are_not_truncated_have_the_digest_of_the_history() -> None:
@@ -67,6 +69,18 @@ def test_statements_that_are_not_truncated_have_the_digest_of_the_history() -> N
     assert "secret" not in repr(found.answers)
 
 
+def test_a_later_attempt_adds_only_what_is_missing() -> None:
+    first, later = SqlAnswers(), SqlAnswers()
+    first.answers = {"transactions": ({"state": "first"},)}
+    first.missing = {"sql.processes": MissingSource("timeout", "late"), "sql.variables": GONE}
+    later.answers = {"transactions": ({"state": "later"},), "processes": ()}
+    later.missing = {"sql.variables": MissingSource("refused", "too many connections")}
+    completed = first.completed_by(later)
+    assert completed.answers == {"transactions": ({"state": "first"},), "processes": ()}
+    assert completed.missing == {"sql.variables": GONE}
+    assert (first.lacks_blockers, completed.lacks_blockers) == (True, False)
+
+
 def test_queries_after_a_timeout_are_missing_for_the_same_reason() -> None:
     class Hanging(FakeConnection):
         def execute(self, statement: str) -> None:
@@ -83,4 +97,4 @@ def test_queries_after_a_timeout_are_missing_for_the_same_reason() -> None:
     assert found.missing.keys() == unanswered
     reasons = {one.reason for one in found.missing.values()}
     assert reasons - {"unsupported"} == {"timeout"}
-    assert found.interrupted
+    assert found.lacks_blockers

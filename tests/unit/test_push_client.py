@@ -43,7 +43,7 @@ MADE = queued_profile("shop, {main}", target(), [CHUNK])
 #: A profile that is larger than a socket's buffers.
 HUGE = replace(MADE, pprof=b"\x1f\x8b" + bytes(24 << 20))
 WITHIN_S = 0.4
-#: Maximum seconds until a request has ended. Without its timeout, a slow receiver would take longer.
+#: Maximum seconds of a request on a busy host. Without a timeout, a slow receiver would prolong it further.
 PATIENCE_S = 30.0
 
 

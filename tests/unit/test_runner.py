@@ -131,7 +131,7 @@ def test_slow_servers_do_not_delay_a_fast_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_servers_of_other_owners_take_turns_with_slow_ones() -> None:
-    """Let an owner's twelve slow servers start first. No run ends before all of them have started."""
+    """Start the runs of an owner's twelve slow servers first. No run ends until all have been requested."""
     workers, began, started = Workers(size=1), list[str](), threading.Event()
 
     def collecting(owner: str) -> Callable[[], Iterable[Sample]]:

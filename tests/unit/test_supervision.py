@@ -89,7 +89,11 @@ def test_a_thread_that_returns_is_not_restarted() -> None:
 def test_join_waits_for_a_limited_time() -> None:
     ended = threading.Event()
     supervisor = Supervisor()
-    supervisor.start("work", lambda _: ended.wait(PATIENCE_S), PATIENCE_S)
+
+    def work(_: Beat) -> None:
+        ended.wait(PATIENCE_S)
+
+    supervisor.start("work", work, PATIENCE_S)
     assert not supervisor.join("work", 0.01)
     ended.set()
     assert supervisor.join("work", PATIENCE_S)

@@ -284,10 +284,13 @@ def test_hanging_sql_does_not_delay_the_snapshot() -> None:
     now = 1_000.0
     live = LiveSnapshots(FakeSource(), feed=QueryFeed(hang, clock=lambda: now), patience_s=0.05)
     try:
-        begun = time.monotonic()
+        took = []
         for _ in range(5):
+            begun = time.monotonic()
             live.take()
-        assert time.monotonic() - begun < 20
+            took.append(time.monotonic() - begun)
+        assert min(took) < 0.4
+        assert sum(took) < 20
         now += 1.1
         assert live.take().sql_problem == "the server has not answered SQL queries for 1 s"
     finally:

@@ -36,7 +36,7 @@ def wait(gate: threading.Event) -> None:
 
 
 def test_a_hundred_servers_share_two_threads_of_a_kind(workers: Workers) -> None:
-    """Use jobs that are stuck only after a minute, because stuck ones get further threads."""
+    """Use jobs that count as stuck only after a minute, because stuck jobs get additional threads."""
     done: list[int] = []
     used = set()
 
@@ -227,7 +227,7 @@ def test_jobs_wait_while_no_thread_can_be_started(workers: Workers, monkeypatch:
 def test_delayed_jobs_run_in_order_and_on_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use one thread: if both jobs are late, two threads may run them in either order.
 
-    The next check of the threads, an hour later, would be too late for the jobs.
+    The threads are checked only once an hour, so that no check wakes up in time to start the jobs.
     """
     monkeypatch.setattr(module, "_CHECK_S", 3600.0)
     workers, done = Workers(size=1), list[str]()

@@ -198,7 +198,7 @@ def _run(
     except (duckdb.Error, MemoryError) as error:
         paths = {opened: path for files in tables.values() for opened, path in files.items()}
         text = _DESCRIPTOR.sub(lambda found: str(paths.get(found[0], found[0])), str(error))
-        reason = "out of memory" if isinstance(error, MemoryError) else text
+        reason = text if text and not isinstance(error, MemoryError) else "out of memory"
         raise SqlFailed(
             f"cannot run the query: {reason}",
             remedy="columns of the views: docs/history.md",

@@ -127,8 +127,9 @@ class EvidenceCollector:
         if still_same(self._target):
             if sql_answers is None and self._sources.sql:  # the host was too busy to query in the loop
                 sql_answers = self.query_locks()
-            if sql_answers is not None and sql_answers.interrupted:  # perhaps only a short stall of the host
-                sql_answers = sql_answers.or_more(self._query_all())
+            # If the host stalled only briefly, a second attempt succeeds.
+            if sql_answers is not None and sql_answers.lacks_blockers:
+                sql_answers = sql_answers.completed_by(self._query_all())
             self.read()
         self._snapshots.close()  # waits for the first snapshot, even if it takes longer than ``seconds``
         return self.between(begun, time.time(), sql_answers)

@@ -36,8 +36,12 @@ _WITHOUT_LITERALS: Final[Mapping[str, Callable[[str], str]]] = {
     "receiver_message": error_messages.of_receiver,
 }
 _PROCESSES: Final = "processes"
-#: Reasons of missing results after which no further query is sent.
+#: Reasons for a missing result after which no further query is sent, because the server does not reply.
 _NO_REPLY: Final = ("gone", "timeout")
+#: The queries that find blockers, as keys of ``SqlAnswers.missing``.
+_FOR_BLOCKERS: Final = frozenset(
+    f"sql.{name}" for name in ("transactions", "row_lock_waits", _PROCESSES, "metadata_locks")
+)
 #: Maximum length of a statement in the results (questions.yaml).
 _TRUNCATED: Final = 1_024
 #: Session variables that limit how long our queries wait and run, regardless of the server's defaults.
@@ -117,13 +121,17 @@ class SqlAnswers:
         return tuple(map(_statement, self.answers.get(_PROCESSES, ())))
 
     @property
-    def interrupted(self) -> bool:
-        """Return whether a query timed out or lost the connection. A second attempt may then succeed."""
-        return any(one.reason in _NO_REPLY for one in self.missing.values())
+    def lacks_blockers(self) -> bool:
+        """Return whether the queries for blockers are incomplete because the server did not reply."""
+        return any(self.missing[name].reason in _NO_REPLY for name in _FOR_BLOCKERS & self.missing.keys())
 
-    def or_more(self, later: SqlAnswers) -> SqlAnswers:
-        """Return the results of a later attempt, unless it has fewer results than this one."""
-        return later if len(later.answers) >= len(self.answers) else self
+    def completed_by(self, later: SqlAnswers) -> SqlAnswers:
+        """Return these results, with those of a later attempt for the queries that have none here."""
+        completed = SqlAnswers()
+        completed.answers = later.answers | self.answers
+        answered = {f"sql.{name}" for name in completed.answers}
+        completed.missing = {name: why for name, why in self.missing.items() if name not in answered}
+        return completed
 
 
 def _statement(row: Mapping[str, str]) -> ConnectionActivity:

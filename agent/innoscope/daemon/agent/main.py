@@ -216,7 +216,8 @@ class Agent:
             self._exporter.end()
             self._supervisor.join("otlp", _LAST_PUSH_S)
         if not self._supervisor.join("history", _LAST_WRITE_S):
-            _log.warning("the last samples are missing in the history", extra={"reason": "writing is slow"})
+            extra = {"waited_s": _LAST_WRITE_S}
+            _log.warning("the last samples may be missing from the history", extra=extra)
         self._servers.workers.close()
         self._supervisor.join_all(_END_S)
 

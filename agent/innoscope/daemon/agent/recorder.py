@@ -138,8 +138,8 @@ class ServerRecorder:
     def query_locks(self) -> SqlAnswers:
         """Query the lock owners, InnoDB's status and the variables over SQL. Return the lock owners."""
         channel = self._server.channel
-        if channel is not None:
-            self._fetched = self._fetched.or_more(fetch(channel.connect, self._waiting()))
+        if channel is not None and self._fetched.missing:
+            self._fetched = fetch(channel.connect, self._waiting())
         return self.query_blockers()
 
     def query_blockers(self) -> SqlAnswers:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class FactsFetcher:
     """Fetches the facts when an EvidenceCollector calls it (``Sources.also``), and stores them.
 
-    With a ``target``, InnoDB's variables are read from its memory if SQL returns none.
+    A call has no effect if no facts are missing. With a ``target``, InnoDB's variables are read from its
+    memory if SQL returns none.
     """
 
     def __init__(self, target: Target | None = None) -> None:
@@ -30,7 +31,9 @@ class FactsFetcher:
 
     def __call__(self, connect: Connect, waiting: int) -> None:
         """Query the server; ``waiting`` is the number of threads waiting for row locks."""
-        self.fetched = self.fetched.or_more(fetch(connect, waiting))
+        if not self.fetched.missing:
+            return
+        self.fetched = fetch(connect, waiting)
         if self._target is not None and not self.fetched.variables:
             with suppress(InnoscopeError):
                 _from_memory(self._target, self.fetched)

@@ -40,10 +40,6 @@ class ServerFacts:
     variables: dict[str, str] = field(default_factory=dict)
     missing: dict[str, MissingSource] = field(default_factory=dict)
 
-    def or_more(self, later: ServerFacts) -> ServerFacts:
-        """Return the facts of a later attempt, unless more of them are missing than of these."""
-        return later if len(later.missing) <= len(self.missing) else self
-
 
 def not_fetched(reason: str, words: str) -> ServerFacts:
     """Return empty facts and the reason why nothing was queried."""

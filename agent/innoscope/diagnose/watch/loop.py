@@ -166,8 +166,9 @@ class Watcher:
         if self._answers is None and now >= self._until - self._settings.seconds * (1 - _QUERY_AFTER):
             self._answers = self._source.query_locks()
         if now >= self._until:
-            if self._answers is not None and self._answers.interrupted:  # perhaps by a short stall
-                self._answers = self._answers.or_more(self._source.query_locks())
+            # If the host stalled only briefly, a second attempt succeeds.
+            if self._answers is not None and self._answers.lacks_blockers:
+                self._answers = self._answers.completed_by(self._source.query_locks())
             yield self._complete(stall, now)
 
     def finish_early(self, now: float) -> Stalled | None:

@@ -24,16 +24,18 @@ export class Charts {
     this.marked = null;
     this.events = [];
     this.range = [0, 1];
+    this.postponed = false;
     onScheme(() => this.redo());
     const watcher = new ResizeObserver(() => this.resize());
     Object.values(places).forEach((place) => watcher.observe(place));
     // uPlot hides the selection after a click without a drag, so it must be shown again.
-    document.addEventListener("mouseup", () => requestAnimationFrame(() => this.mark(this.marked)));
+    document.addEventListener("mouseup", () => requestAnimationFrame(() => this.released()));
   }
 
   /** Draw the hour with these wait classes, up to the agent's time `end` and at most `keep` seconds back. */
   draw(hour, shown, end, keep) {
     this.drawn = [hour, shown, end, keep];
+    if (this.postpones()) return;
     const from = Math.max(end - keep, Math.min(hour.oldest - 30, end - MIN_SPAN));
     this.range = [from, end];
     const data = { threads: stacked(hour.spaced("waits", shown)), ...gauges(hour) };
@@ -47,7 +49,7 @@ export class Charts {
       if (this.plots[name]) this.plots[name].setData(data[name]);
       else this.plots[name] = this.plot(name, name === "dirty" ? dirtyStyle() : ageStyle(), data[name]);
     }
-    this.restoreMark();
+    this.mark(this.marked);
   }
 
   /** Set the marks to show on the time axis of the first chart from the next redraw on. */
@@ -66,9 +68,18 @@ export class Charts {
     }
   }
 
-  /** Show the selected time range again, unless the user is selecting another one. */
-  restoreMark() {
-    if (!Object.values(this.plots).some((plot) => plot.over.matches(":active"))) this.mark(this.marked);
+  /** Return whether the user is selecting a time range. If so, the charts will be redrawn after that. */
+  postpones() {
+    this.postponed = Object.values(this.plots).some((plot) => plot.over.matches(":active"));
+    return this.postponed;
+  }
+
+  released() {
+    if (!this.postponed) this.mark(this.marked);
+    else {
+      this.resize();
+      this.draw(...this.drawn);
+    }
   }
 
   /** Move the cursor to a Unix time; null removes it. */
@@ -86,11 +97,12 @@ export class Charts {
   }
 
   resize() {
+    if (this.postpones()) return;
     for (const [name, plot] of Object.entries(this.plots)) {
       const size = sized(this.places[name]);
       if (size.width !== plot.width || size.height !== plot.height) plot.setSize(size);
     }
-    this.restoreMark();
+    this.mark(this.marked);
   }
 
   plot(name, style, data) {

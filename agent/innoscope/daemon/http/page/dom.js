@@ -18,13 +18,13 @@ export function el(name, properties = {}, ...children) {
 
 const plain = (child) => (child instanceof Node ? child : String(child));
 
-/** Children that will be shown in their place once no button is pressed in it. */
+/** For each place whose update is postponed: the children to show once the mouse button is released. */
 const postponed = new WeakMap();
 const RETRY_MS = 50;
 
 /**
- * Replace the children unless the new ones are equal, so that focus and selection are preserved. While a button
- * is pressed in the place, wait: a click is lost if its element is replaced before the button is released.
+ * Replace the children unless the new ones are equal, so that focus and selection are preserved. While the mouse
+ * button is down in the place, postpone this: a click is lost if its element is replaced before the release.
  */
 export function fill(place, ...children) {
   if (place.matches(":active")) {
@@ -38,7 +38,10 @@ export function fill(place, ...children) {
     const same = [...next.childNodes].every((node, index) => node.isEqualNode(place.childNodes[index]));
     if (same) return;
   }
+  const focused = place.contains(document.activeElement) ? Object.entries(document.activeElement.dataset) : [];
   place.replaceChildren(...next.childNodes);
+  const selector = focused.map(([name, value]) => `[data-${name}="${CSS.escape(value)}"]`).join("");
+  if (selector) place.querySelector(selector)?.focus();
 }
 
 function fillPostponed(place) {

@@ -31,7 +31,6 @@ export function statements(place, about, sessions, filter, label) {
   const rest = counted(others);
   if (rest > 0) rows.push([average(rest), percent(rest / total), "", el("em", {}, "other statements")]);
   const shown = all ? rows : rows.slice(0, MOST);
-  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.digest : null;
   fill(
     place,
     rows.length
@@ -41,7 +40,6 @@ export function statements(place, about, sessions, filter, label) {
       ? more(rows.length, () => statements(place, about, sessions, filter, label))
       : null,
   );
-  if (focused) place.querySelector(`[data-digest="${CSS.escape(focused)}"]`)?.focus();
 }
 
 const sum = (values) => Object.values(values).reduce((total, value) => total + value, 0);

@@ -36,7 +36,6 @@ export function classes(place, hour, filter, [from, to], row, heading) {
       average(mean),
       average(peak),
     ]);
-  const focused = document.activeElement?.dataset?.wait;
   fill(
     place,
     rows.length
@@ -49,7 +48,6 @@ export function classes(place, hour, filter, [from, to], row, heading) {
             : "No stacks yet. The first ones appear after 10 seconds; failures are listed under Collectors.",
         ),
   );
-  if (focused) place.querySelector(`[data-wait="${CSS.escape(focused)}"]`)?.focus();
 }
 
 /** Show all servers of the agent, with the chosen one highlighted. */
