@@ -14,6 +14,7 @@ from innoscope.target.digests import digest
 from unit.sql_connection import FakeConnection
 
 GONE = MissingSource("gone", "the connection was lost")
+UNSUPPORTED = MissingSource("unsupported", "not available on this server")
 #: Some of the columns of SHOW SLAVE STATUS in MySQL 5.6. The error message contains a literal.
 SLAVE_STATUS = {
     "Slave_IO_State": "Waiting for master to send event",
@@ -72,12 +73,12 @@ def test_statements_that_are_not_truncated_have_the_digest_of_the_history() -> N
 def test_a_later_attempt_adds_only_what_is_missing() -> None:
     first, later = SqlAnswers(), SqlAnswers()
     first.answers = {"transactions": ({"state": "first"},)}
-    first.missing = {"sql.processes": MissingSource("timeout", "late"), "sql.variables": GONE}
+    first.missing = dict.fromkeys(("sql.processes", "sql.variables", "sql.replication"), GONE)
     later.answers = {"transactions": ({"state": "later"},), "processes": ()}
-    later.missing = {"sql.variables": MissingSource("refused", "too many connections")}
+    later.missing = {"sql.variables": UNSUPPORTED, "sql.replication": MissingSource("timeout", "no reply")}
     completed = first.completed_by(later)
     assert completed.answers == {"transactions": ({"state": "first"},), "processes": ()}
-    assert completed.missing == {"sql.variables": GONE}
+    assert completed.missing == {"sql.variables": UNSUPPORTED, "sql.replication": GONE}
     assert (first.lacks_blockers, completed.lacks_blockers) == (True, False)
 
 

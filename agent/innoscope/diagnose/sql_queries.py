@@ -129,8 +129,10 @@ class SqlAnswers:
         """Return these results, with those of a later attempt for the queries that have none here."""
         completed = SqlAnswers()
         completed.answers = later.answers | self.answers
-        answered = {f"sql.{name}" for name in completed.answers}
-        completed.missing = {name: why for name, why in self.missing.items() if name not in answered}
+        for name, first in self.missing.items():
+            last = later.missing.get(name)
+            if last is not None:
+                completed.missing[name] = first if last.reason in _NO_REPLY else last
         return completed
 
 
