@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.common.supervision import Supervisor
+from innoscope.common.workers import Workers
 from innoscope.sampling.sessions import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+_PATIENCE_S = 60
 
 
 @pytest.fixture
@@ -37,3 +40,12 @@ def history_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     monkeypatch.setattr(report, "MAX_BYTES", report.MAX_BYTES + pages * resource.getpagesize())
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    """Start worker threads and their scheduler, and yield them."""
+    workers = Workers()
+    Supervisor().start("workers", workers.run, _PATIENCE_S)
+    yield workers
+    workers.close()

@@ -18,18 +18,12 @@ from innoscope.daemon.agent import config
 from innoscope.daemon.agent.collect import Gatherer
 from innoscope.daemon.agent.routes import budget
 from innoscope.daemon.agent.servers import Servers
-from innoscope.daemon.agent.stack_history import ProfileStore, moment
-from innoscope.daemon.http.roles import Client, Role
-from innoscope.daemon.http.server import Request
-from innoscope.daemon.protocol.client import SensorDown, ServerProfiles
-from innoscope.daemon.protocol.messages import Reply, ServerReply
+from innoscope.daemon.protocol.client import SensorDown
+from innoscope.daemon.protocol.messages import Reply
 from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import SensorState, own
 from innoscope.metrics.counters import Life
 from innoscope.metrics.merge import ServerOutcomes
-from innoscope.sampling.model import Frame, Trust
-from innoscope.sampling.profile_history import Chunk, ClassifiedStack
-from innoscope.target.proc import ProcFs
 from unit.snapshots import target
 
 if TYPE_CHECKING:
@@ -37,46 +31,12 @@ if TYPE_CHECKING:
 
     from innoscope.daemon.agent.collect import Scrape
 
-#: A configuration without SQL, and with a sensor timeout that is sufficient on a busy host.
-QUIET = config.Config(sql=config.Sql(enabled=False), sensor=config.SensorConnection(timeout_seconds=60.0))
+from unit.fake_sensor import ALIVE, QUIET, Clock, Sensor, reply
+
 IMPATIENT = config.Config(sql=config.Sql(enabled=False), sensor=config.SensorConnection(timeout_seconds=0.2))
 _AMPLE_S = 60.0
 #: A pid above the kernel's maximum (4 Mi).
 NO_PID = 1 << 23
-#: This process, described as a running server.
-ALIVE = target(
-    pid=os.getpid(), start_time=ProcFs().stat(os.getpid()).start_time, socket="/run/a.sock", port=None
-)
-
-
-def reply(*samples: Sample, pid: int = 7, server: Any = ALIVE, reason: str | None = None) -> Reply:
-    outcome = Outcome("waits", reason is None, 0.1, samples, reason)
-    return Reply("boot", pid, 1.5, 4096, "0.1.0", (ServerReply("3306", server, (outcome,)),), 0.0)
-
-
-class Sensor:
-    """A fake sensor that waits until ``released`` is set, and then returns or raises the next reply."""
-
-    def __init__(self, *replies: Reply | Exception) -> None:
-        self.replies = list(replies)
-        self.released = threading.Event()
-        self.released.set()
-
-    def collect(self) -> Reply:
-        self.released.wait()
-        answer = self.replies.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-class Clock:
-    """A clock that the test sets."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def scrapes_of(sensor: Sensor, count: int = 1, settings: config.Config = QUIET) -> list[Scrape]:
@@ -237,73 +197,6 @@ def test_own_cost_is_exported() -> None:
     assert float(found["own_resident_memory_bytes", ("agent",)]) > 1 << 20  # type: ignore[arg-type]
     assert found["series_dropped", ()] == 3
     assert found["sensor_up", ()] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("now", 1000.0), ("-1.5m", 910.0), ("-1h", -2600.0), ("12.5", 12.5), ("1970-01-01T00:01:00Z", 60.0),
-     ("1970-01-01T00:01:00", 60.0)],
-)  # fmt: skip
-def test_time_can_be_relative_or_absolute(text: str, expected: float) -> None:
-    assert moment(text, 1000.0) == expected
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-m", "-5", "1.2.3"])
-def test_malformed_time_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a time"):
-        moment(text, 1000.0)
-
-
-class Profiler:
-    """A fake sensor that returns one chunk for each of two servers, at the first call only."""
-
-    def __init__(self, end: float) -> None:
-        stack = ClassifiedStack.of("idle", Trust.EXACT, (Frame("poll", "libc.so.6", 1),))
-        chunks = [Chunk(end - 10, end, 10, 5.0, {stack: 30})]
-        self.chunks = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
-
-    def profiles(self, cursor: Any) -> tuple[Any, dict[str, ServerProfiles]]:
-        chunks, self.chunks = self.chunks, {}
-        return cursor, chunks
-
-
-def get(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:
-    client = Client(Role.STACKS if trusted else Role.METRICS)
-    response = store.answer(Request("/api/stacks", query, None, client))  # type: ignore[arg-type]
-    return int(response.status), response.body
-
-
-def test_stacks_are_served_by_configured_name_to_trusted_users() -> None:
-    clock = Clock()
-    clock.now = 5000.0
-    names = {"3306": "orders"}
-    store = ProfileStore(Profiler(4990.0), lambda name, _: names.get(name), 3600, clock)
-    assert get(store, {})[0] == 503
-    store.poll()
-
-    status, body = get(store, {"format": "folded"})
-    assert (status, body.split(b" ")[-1]) == (200, b"30\n")
-    assert get(store, {"server": "3307"})[0] == 400
-    assert get(store, {}, trusted=False)[0] == 403
-    clock.now += 3700
-    store.poll()
-    assert get(store, {})[0] == 503
-
-
-def test_each_chunk_is_forwarded_once_under_the_configured_name() -> None:
-    forwarded: list[tuple[str, int]] = []
-    names = {"3306": "orders"}
-    store = ProfileStore(
-        Profiler(4990.0),
-        lambda name, _: names.get(name),
-        3600,
-        Clock(),
-        lambda name, _, chunks: forwarded.append((name, len(chunks))) if chunks else None,
-    )
-    store.poll()
-    store.poll()
-
-    assert forwarded == [("orders", 1)]
 
 
 def named(**identity: Any) -> config.Config:

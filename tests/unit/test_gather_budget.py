@@ -5,7 +5,7 @@ from __future__ import annotations
 from innoscope.daemon.agent.collect import Gatherer
 from innoscope.daemon.agent.servers import Servers
 from innoscope.metrics import registry
-from unit.test_gather import QUIET, Clock, Sensor, reply
+from unit.fake_sensor import QUIET, Clock, Sensor, reply
 
 
 def test_a_scrape_that_waited_for_most_of_its_budget_returns_the_last_result() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from innoscope.memory.locks import metadata, sessions
 from innoscope.memory.locks.layout import LockLayout
-from unit.test_owners_in_memory import MDL, VTABLE, FakeMemory, part
+from unit.fake_memory import MDL, VTABLE, FakeMemory, part
 
 WAITERS = 200
 MOST_READ = 200_000

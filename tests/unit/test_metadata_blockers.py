@@ -5,7 +5,7 @@ from __future__ import annotations
 from innoscope.memory.locks.blockers import Blockers, Waiter
 from innoscope.memory.locks.layout import LockLayout
 from innoscope.sampling.model import Blocked
-from unit.test_owners_in_memory import MDL, THD, VTABLE, FakeMemory, part, thd
+from unit.fake_memory import MDL, THD, VTABLE, FakeMemory, part, thd
 from unit.test_row_locks_in_memory import Clock
 
 FIRST, SECOND, WAITING, SENTINEL = 0x10000, 0x20000, 0x30000, 0x40000

@@ -1,4 +1,4 @@
-"""All signals are sent in OTLP's JSON encoding, with retries as specified and bounded memory."""
+"""All signals are sent in OTLP's JSON encoding, with retries as specified."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from innoscope.common import schema
 from innoscope.common.errors import BadFile
 from innoscope.common.samples import Histogram
 from innoscope.daemon.push import otlp_encoding, otlp_profiles
-from innoscope.daemon.push.errors import REASONS, PushFailed
-from innoscope.daemon.push.otlp import OUTCOMES, MetricValues, OtlpExporter, OtlpSender, partial_success
-from innoscope.daemon.push.otlp_encoding import LogRecord, OtlpPayload, StartTimes
+from innoscope.daemon.push.otlp_encoding import StartTimes
 from innoscope.daemon.push.profile_merger import ServerChunks
 from innoscope.daemon.push.pusher import queued_profile
 from innoscope.daemon.push.settings import Otlp
@@ -32,15 +30,11 @@ from otlp_receiver import OtlpReceiver, attributes, check, points, profiles, rec
 from unit.snapshots import IDLE, ROW_LOCK, target
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
-    from innoscope.common.samples import Value
-    from innoscope.daemon.push.client import HttpAnswer
-    from innoscope.daemon.push.formats import PushRequest
 
-WALL = 1_700_000_000.0
-T = 1_700_000_000 * 10**9
+from unit.otlp_exporter import RESOURCES, WALL, T, World, finding, series
+
 CHUNK = Chunk(
     WALL + 0.25, WALL + 9.25, 10, 40.0,
     {
@@ -48,10 +42,6 @@ CHUNK = Chunk(
         ClassifiedStack.of("row_lock", Trust.TORN, ROW_LOCK): 12,
     },
 )  # fmt: skip
-RESOURCES: Mapping[str, Any] = {
-    "": {"service.name": "innoscope", "service.instance.id": "db1"},
-    "shop": {"service.name": "innoscope", "db.system.name": "mysql", "server.port": 3306, "db.gone": None},
-}
 SERIES = (
     ("threads_cut", "shop", (), 3),
     ("sensor_up", "", (), 1),
@@ -59,10 +49,6 @@ SERIES = (
     ("push_failures", "", ("busy",), 7),
     ("mysqld_up", "hostile\x1b\udcff", (), 1),
 )
-
-
-def series(name: str, server: str, labels: tuple[str, ...], value: Value) -> ExportedSeries:
-    return ExportedSeries(registry.default()[name], server, labels, value)
 
 
 def histogram() -> ExportedSeries:
@@ -77,49 +63,6 @@ def everything() -> tuple[ExportedSeries, ...]:
 def documents(*found: ExportedSeries, at_ns: int = T, starts: StartTimes | None = None) -> list[Any]:
     made = otlp_encoding.metrics(found, RESOURCES, at_ns, starts or StartTimes())
     return [json.loads(gzip.decompress(payload.body)) for payload in made]
-
-
-class World:
-    """An exporter with a simulated clock and a receiver that records what it gets."""
-
-    def __init__(self, receiver: OtlpReceiver, **settings: Any) -> None:
-        self.now = 0.0
-        self.value = 0.0
-        self.attempts: list[float] = []
-        self.sent: list[str] = []
-        otlp = Otlp(url=receiver.url, **settings)
-        self._real = OtlpSender(otlp)
-        self.exporter = OtlpExporter(
-            otlp, self.collect, lambda: RESOURCES, sender=self, clock=lambda: self.now, wall=lambda: WALL,
-            jitter=lambda _, most: most,
-        )  # fmt: skip
-
-    def collect(self) -> MetricValues:
-        self.value += 1
-        at_ns = T + int(self.now * 1e9)
-        return MetricValues(at_ns, (series("push_failures", "", ("busy",), self.value),))
-
-    def post(self, request: PushRequest, timeout_s: float | None = None) -> HttpAnswer:
-        self.attempts.append(self.now)
-        answer = self._real.post(request, timeout_s)
-        self.sent.append(request.target)
-        return answer
-
-    def run(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(end, self.now + self.exporter.step())
-
-    def count(self, name: str, *labels: str) -> float:
-        [value] = [
-            one.value for one in self.exporter.samples() if one.metric == name and one.labels == labels
-        ]
-        assert not isinstance(value, Histogram)
-        return value
-
-
-def finding(server: str = "shop", title: str = "10 threads wait") -> LogRecord:
-    return LogRecord(server, "innoscope.finding", 1_700_000_000.25, title, True, {"innoscope.score": 80.0})
 
 
 # ── encoding ────────────────────────────────────────────────────────────────────────────────────────────
@@ -291,92 +234,6 @@ def test_other_statuses_are_not_retried(status: int) -> None:
     assert point["startTimeUnixNano"] == point["timeUnixNano"], "the first value was lost"
 
 
-def test_receiver_that_is_down_for_an_hour_gets_everything_later_and_in_order() -> None:
-    with OtlpReceiver() as there:
-        world = World(there, interval_seconds=60)
-        with there.pausing(faults.status(503)):
-            world.run(3600)
-        assert world.count("otlp_queue_bytes") > 60 * 200
-        assert 60 <= len(world.attempts) < 80
-        world.run(120)
-    [[*values]] = points(there.signals["metrics"]).values()
-    assert [point["asDouble"] for point in values] == list(range(1, 63))
-    assert world.count("otlp_queue_bytes") == 0
-    assert world.count("otlp_failures", "unavailable") > 50
-
-
-def test_queue_is_bounded_and_drops_the_oldest() -> None:
-    with OtlpReceiver() as there:
-        world = World(there, interval_seconds=10, memory_bytes=65_536)
-        with there.pausing(faults.status(503)):
-            world.run(3600)
-        assert world.count("otlp_queue_bytes") <= 65_536
-        world.run(120)
-    dropped = world.count("otlp_items", "metrics", "dropped")
-    assert dropped > 100
-    [[first, *_]] = points(there.signals["metrics"]).values()
-    assert first["asDouble"] == dropped + 1
-
-
-def test_partial_success_is_counted_and_not_repeated() -> None:
-    with OtlpReceiver() as there:
-        there.answers["logs"] = (
-            b'{"partialSuccess":{"rejectedLogRecords":"2","errorMessage":"too \\u001b old"}}'
-        )
-        world = World(there, metrics=False)
-        world.exporter.log([finding(), finding(), finding()])
-        world.run(60)
-    assert len(world.attempts) == 1
-    assert world.count("otlp_items", "logs", "rejected") == 2
-    assert world.count("otlp_items", "logs", "sent") == 1
-
-
-@pytest.mark.parametrize(
-    ("body", "rejected"),
-    [
-        (b"", 0), (b"{}", 0), (b"[1]", 0), (b"\xff", 0), (b'{"partialSuccess":7}', 0),
-        (b'{"partialSuccess":{"rejectedDataPoints":3}}', 3),
-        (b'{"partialSuccess":{"rejectedDataPoints":"99"}}', 5),
-        (b'{"partialSuccess":{"rejectedDataPoints":"-1"}}', 0),
-        (b'{"partialSuccess":{"rejectedDataPoints":{"a":1}}}', 0),
-    ],
-)  # fmt: skip
-def test_responses_are_untrusted(body: bytes, rejected: int) -> None:
-    assert partial_success(body, OtlpPayload("metrics", 5, b""))[0] == rejected
-
-
-@pytest.mark.parametrize("fault", [faults.silent, faults.trickled_status, faults.reset, faults.hung_up])
-def test_broken_receiver_is_a_failure_to_retry(fault: Any) -> None:
-    with OtlpReceiver() as there:
-        there.faults.append(fault)
-        world = World(there, metrics=False, timeout_seconds=1)
-        world.exporter.log([finding()])
-        world.run(20)
-    assert len(world.attempts) == 2
-    assert world.count("otlp_items", "logs", "sent") == 1
-
-
-def test_receiver_that_is_not_one_of_otlp_is_reported() -> None:
-    def website(handler: faults.Handler) -> None:
-        handler.body()
-        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<p/>")
-
-    with OtlpReceiver() as there:
-        there.faults.append(website)
-        with pytest.raises(PushFailed) as caught:
-            OtlpSender(Otlp(url=there.url)).post(World(there).exporter._request(OtlpPayload("logs", 1, b"")))
-    assert (caught.value.reason, caught.value.again) == ("protocol", False)
-
-
-def test_too_many_records_drop_the_oldest() -> None:
-    with OtlpReceiver() as there:
-        world = World(there, metrics=False)
-        world.exporter.log(finding(title=str(number)) for number in range(1_200))
-        world.run(1)
-    assert world.count("otlp_items", "logs", "dropped") == 200
-    assert records(there.signals["logs"])[0][0]["body"] == {"stringValue": "200"}
-
-
 def test_remaining_records_are_sent_at_the_end() -> None:
     with OtlpReceiver() as there:
         world = World(there)
@@ -386,7 +243,7 @@ def test_remaining_records_are_sent_at_the_end() -> None:
     assert world.sent == ["/v1/logs"]
 
 
-# ── settings and metrics ────────────────────────────────────────────────────────────────────────────────
+# ── settings ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -404,14 +261,3 @@ def test_invalid_settings(text: str, words: str, tmp_path: Path) -> None:
     file.write_text(text)
     with pytest.raises(BadFile, match=words):
         schema.read_toml(file, Otlp)
-
-
-def test_every_metric_is_declared() -> None:
-    declared = registry.default()
-    with OtlpReceiver() as there:
-        found = World(there).exporter.samples()
-    for sample in found:
-        allowed = [label.values for label in declared[sample.metric].labels]
-        assert all(value in (values or ()) for value, values in zip(sample.labels, allowed, strict=True))
-    assert declared["otlp_failures"].labels[0].values == REASONS
-    assert declared["otlp_items"].labels[1].values == OUTCOMES

@@ -12,7 +12,7 @@ from innoscope.memory.locks.layout import LayoutPart, LockLayout
 from innoscope.memory.locks.lock_queue import Lock, has_to_wait
 from innoscope.memory.locks.rows import RowWaits
 from innoscope.sampling.model import Blocked
-from unit.test_owners_in_memory import FakeMemory
+from unit.fake_memory import FakeMemory
 
 S, X, REC, TABLE, WAIT, GAP, NOT_GAP, INSERT = 2, 3, 0x20, 0x10, 0x100, 0x200, 0x400, 0x800
 LOCK_BYTES, SLOT = 72, 2

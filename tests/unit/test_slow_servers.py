@@ -32,14 +32,6 @@ PATIENCE_S = 60
 NEVER_S = 3600.0
 
 
-@pytest.fixture
-def workers() -> Iterator[Workers]:
-    workers = Workers()
-    Supervisor().start("workers", workers.run, PATIENCE_S)
-    yield workers
-    workers.close()
-
-
 class Memory:
     """The memory of servers. Reading it waits for the event ``responds``."""
 

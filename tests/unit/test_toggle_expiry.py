@@ -17,22 +17,17 @@ from innoscope.toggles.expiry_main import PendingUndo
 from innoscope.toggles.journal_format import ServerId
 from innoscope.toggles.model import ChangeRefused
 from innoscope.toggles.paths import boot_id
-from unit.toggling import ACCOUNT, entry, made_up
+from unit.toggling import ACCOUNT, BEFORE, entry, world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from innoscope.toggles.journal_format import JournalEntry
     from unit.toggling import World
 
-BEFORE = {"spin": 30, "delay": 6}
+__all__ = ["world"]
+
 PATIENCE_S = 20
-
-
-@pytest.fixture
-def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    with made_up(memory_folder, monkeypatch) as world:
-        yield world
 
 
 def wait_until(condition: Callable[[], object]) -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from innoscope.common.errors import KernelUnable
 from innoscope.common.samples import by_series
-from innoscope.common.supervision import Supervisor
-from innoscope.common.workers import Job, Workers
+from innoscope.common.workers import Job
 from innoscope.metrics.collectors.errors import CollectorFailed
 from innoscope.metrics.collectors.waits import WaitsCollector
 from innoscope.sampling.classify import default_classifier
@@ -24,8 +23,7 @@ from unit.snapshots import IDLE, ROW_LOCK, frames, snapshot_of, target, thread
 from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from innoscope.common.workers import Workers
     from innoscope.sampling.model import Snapshot
     from innoscope.target.model import Target
 
@@ -59,15 +57,6 @@ class FakeSource:
         if isinstance(item, Exception):
             raise item
         return item
-
-
-@pytest.fixture
-def workers() -> Iterator[Workers]:
-    """Start worker threads and their scheduler, and yield them."""
-    workers = Workers()
-    Supervisor().start("workers", workers.run, PATIENCE_S)
-    yield workers
-    workers.close()
 
 
 class Clock:

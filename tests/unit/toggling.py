@@ -14,13 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from innoscope.common.versions import VersionRange
 from innoscope.target.credentials import LoginOptions
 from innoscope.target.discover import identify
 from innoscope.target.proc import ProcFs
-from innoscope.toggles import catalog, status_file
+from innoscope.toggles import catalog, engine, status_file
 from innoscope.toggles.dependencies import Dependencies
-from innoscope.toggles.engine import plan
 from innoscope.toggles.facts import Facts
 from innoscope.toggles.journal import Journal
 from innoscope.toggles.journal_format import JournalEntry, ServerId
@@ -41,12 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    import pytest
-
     from innoscope.target.model import Target
     from innoscope.toggles.model import ChangePlan, Raw
 
 ACCOUNT = LoginOptions()
+BEFORE = {"spin": 30, "delay": 6}
+AFTER = {"spin": 7, "delay": 7}
 SPIN = ToggledVariable("spin", "unsigned", 8, (0, 1000))
 DELAY = ToggledVariable("delay", "unsigned", 8, (0, 1000))
 MEMORY = Backend("memory", (Assignment(SPIN), Assignment(DELAY)), note="both at once")
@@ -116,7 +117,7 @@ class World:
     def plan(
         self, value: str = "7", *, name: str = "spin", backends: Sequence[str] | None = None
     ) -> ChangePlan:
-        return plan(self.target, name, value, account=ACCOUNT, backends=backends, deps=self.deps)
+        return engine.plan(self.target, name, value, account=ACCOUNT, backends=backends, deps=self.deps)
 
 
 class FileWriter:
@@ -161,6 +162,25 @@ def made_up(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             yield World(folder, process, {"spin": toggle()})
         finally:
             process.kill()
+
+
+@pytest.fixture
+def world(memory_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    with made_up(memory_folder, monkeypatch) as world:
+        yield world
+
+
+def apply(world: World, value: str = "7", name: str = "spin", **more: Any) -> JournalEntry:
+    plan = world.plan(value, name=name)
+    return engine.apply(world.target, plan, who="ann", deps=world.deps, account=ACCOUNT, **more)
+
+
+def undo(world: World, which: str | None = None, **more: Any) -> JournalEntry:
+    return engine.undo(world.target, which, account=ACCOUNT, who="bob", deps=world.deps, **more)
+
+
+def outcomes(world: World) -> list[str]:
+    return [entry.outcome for entry in world.journal.entries()]
 
 
 def _generation(found: Toggle, _flavour: str, _version: tuple[int, ...]) -> ToggleGeneration:
