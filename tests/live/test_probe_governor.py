@@ -46,7 +46,7 @@ def test_budget_holds_with_the_hottest_family(storm: Server, budget: float) -> N
         time.sleep(5)  # let the duty cycles settle
         spent = [(_cost(by_series(collector.collect())), time.monotonic())]
         for _ in range(3):
-            time.sleep(count(quick=10, full=15))
+            time.sleep(count(quick=6, full=15))
             spent.append((_cost(by_series(collector.collect())), time.monotonic()))
         states = {report.probe: report.state for report in collector.report()}
     finally:

@@ -283,7 +283,7 @@ def test_with_the_drop_in_probes_use_perf_events(
 ) -> None:
     monkeypatch.setenv("INNOSCOPE_UPROBES", "events")
     one = server("mysql-5.6.24")
-    with Confined(accounts, place, more=("CAP_SYS_ADMIN",)) as sensing:
+    with Confined(accounts, place, "--only", str(one.pid), more=("CAP_SYS_ADMIN",)) as sensing:
         sensing.until(one, lambda reply: works(reply, "process", "waits", "memory", "probes"))
         rows = [row for rows in sensing.client.probes().values() for row in rows]
         assert_well(one)
