@@ -1,0 +1,42 @@
+"""Test how much CPU time it takes to read the counters from a server's memory."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from innoscope.common import slowness
+from innoscope.memory.reader import MemoryReader
+from innoscope.target.discover import find_one
+from scale import few
+from servers import ADDED, NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from servers import Server
+
+READS = 500
+SERVERS = few(
+    (*NAMES, *ADDED), "mysql-5.6.24", "mysql-8.0.31", reason="one server with debug information, one without"
+)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_read_takes_less_than_a_millisecond(
+    name: str, server: Callable[[str], Server], tmp_path: Path
+) -> None:
+    """Check the CPU time on a current server. It is derived from that of other work in the same seconds."""
+    reader = MemoryReader(find_one(server(name).pid), cache=tmp_path)
+    reader.read()
+    took, work = [], []
+    for _ in range(READS):
+        began = time.thread_time()
+        reader.read()
+        took.append(time.thread_time() - began)
+        work.append(slowness.reference_work())
+    assert median(took) / median(work) * slowness.REFERENCE_S < 1e-3
