@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +29,10 @@ SERVERS = few(
 def test_read_takes_less_than_a_millisecond(
     name: str, server: Callable[[str], Server], tmp_path: Path
 ) -> None:
-    """Check the CPU time on a current server. It is derived from that of other work in the same seconds."""
+    """Check the CPU time on a current server. It is derived from that of other work in the same seconds.
+
+    Of both, use the shortest time: other machines of the same hypervisor can only add to it.
+    """
     reader = MemoryReader(find_one(server(name).pid), cache=tmp_path)
     reader.read()
     took, work = [], []
@@ -39,4 +41,4 @@ def test_read_takes_less_than_a_millisecond(
         reader.read()
         took.append(time.thread_time() - began)
         work.append(slowness.reference_work())
-    assert median(took) / median(work) * slowness.REFERENCE_S < 1e-3
+    assert min(took) / min(work) * slowness.REFERENCE_S < 1e-3
