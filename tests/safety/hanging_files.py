@@ -12,16 +12,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-_GETATTR, _INIT = 3, 26
+_LOOKUP, _GETATTR, _OPEN, _INIT = 1, 3, 14, 26
 _ENOSYS = 38
 _MNT_FORCE, _MNT_DETACH = 1, 2
 _REQUEST = struct.Struct("<IIQQIIII")  # fuse_in_header in include/uapi/linux/fuse.h
 _READ_BYTES = 1 << 17
-_DIRECTORY = 0o040755
+_DIRECTORY, _FILE = 0o040755, 0o100644
+_ROOT_NODE, _FILE_NODE = 1, 2
+#: Size of each file in bytes.
+_FILE_BYTES = 1 << 20
 
 
 class HangingFiles:
-    """A mounted file system: an empty directory owned by root. It responds until ``hang`` is called."""
+    """A mounted file system: a directory owned by root, in which every name is a file of 1 MiB.
+
+    It responds until ``hang`` is called; the content of files cannot be read before that either.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -61,8 +67,13 @@ class HangingFiles:
             if self._hangs in ready:
                 return
             request = os.read(self._device, _READ_BYTES)
-            _, code, unique, *_ = _REQUEST.unpack_from(request)
-            answers = {_INIT: self._init, _GETATTR: self._attributes}
+            _, code, unique, node, *_ = _REQUEST.unpack_from(request)
+            answers = {
+                _INIT: self._init,
+                _LOOKUP: self._entry,
+                _GETATTR: lambda: struct.pack("<QII", 0, 0, 0) + self._attributes(node),
+                _OPEN: lambda: struct.pack("<QII", 0, 0, 0),
+            }
             body = answers[code]() if code in answers else b""
             error = 0 if code in answers else -_ENOSYS
             os.write(self._device, struct.pack("<IiQ", 16 + len(body), error, unique) + body)
@@ -71,9 +82,13 @@ class HangingFiles:
     def _init() -> bytes:
         return struct.pack("<IIIIHHII", 7, 31, 0, 0, 0, 0, 1 << 16, 1).ljust(64, b"\0")
 
+    def _entry(self) -> bytes:
+        """Return fuse_entry_out for a file, with cache timeouts of zero."""
+        return struct.pack("<QQQQII", _FILE_NODE, 0, 0, 0, 0, 0) + self._attributes(_FILE_NODE)
+
     @staticmethod
-    def _attributes() -> bytes:
-        """Return fuse_attr_out for the root directory, with a cache timeout of zero."""
+    def _attributes(node: int) -> bytes:
+        """Return fuse_attr for the root directory or for a file."""
+        mode, size, links = (_DIRECTORY, 0, 2) if node == _ROOT_NODE else (_FILE, _FILE_BYTES, 1)
         times = (0,) * 6
-        attributes = struct.pack("<QQQQQQIIIIIIIIII", 1, 0, 0, *times, _DIRECTORY, 2, 0, 0, 0, 4096, 0)
-        return struct.pack("<QII", 0, 0, 0) + attributes
+        return struct.pack("<QQQQQQIIIIIIIIII", node, size, 0, *times, mode, links, 0, 0, 0, 4096, 0)

@@ -1,4 +1,5 @@
-/* Imitate a server whose swap device stops responding on SIGUSR1, so that access to one stack never ends. */
+/* Imitate a server whose swap device stops responding on SIGUSR1, so that access to one stack never ends. With a
+ * file as the argument, the file replaces that stack on SIGUSR1. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
@@ -32,8 +33,15 @@ static int hang(void *memory)
 	       madvise(memory, STACK_BYTES, MADV_DONTNEED);
 }
 
-int main(void)
+/* Replace the memory by a file, which is read by the page faults. */
+static int replace(void *memory, int file)
 {
+	return mmap(memory, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE, file, 0) == MAP_FAILED;
+}
+
+int main(int count, char **arguments)
+{
+	int file = count > 1 ? open(arguments[1], O_RDONLY) : -1;
 	void *stack = mmap(0, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	pthread_attr_t attributes;
 	pthread_t thread;
@@ -44,13 +52,15 @@ int main(void)
 	sigaddset(&signals, SIGUSR1);
 	sigprocmask(SIG_BLOCK, &signals, 0);
 	pthread_attr_init(&attributes);
+	if (count > 1 && file < 0)
+		return 1;
 	if (stack == MAP_FAILED || pthread_attr_setstack(&attributes, stack, STACK_BYTES) ||
 	    pthread_create(&thread, &attributes, run, 0))
 		return 1;
 	puts("ready");
 	fflush(stdout);
 	sigwait(&signals, &received);
-	if (hang(stack))
+	if (file < 0 ? hang(stack) : replace(stack, file))
 		return 1;
 	puts("hangs");
 	fflush(stdout);

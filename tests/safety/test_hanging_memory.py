@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from innoscope._native import CodeFile, Uprobe
+from innoscope.probes.loader import compile_and_load
+from safety.command import INNOSCOPE
+from safety.hanging_files import HangingFiles
 from safety.sensing import Sensing, of_pid, outcome
 from safety.stopwatch import Stopwatch, undisturbed
 from safety.test_hostile_tenants import missing
@@ -19,26 +25,43 @@ from servers import Keeper, Server
 from waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from innoscope.daemon.protocol.messages import Reply
 
 _SOURCE: Final = Path(__file__).with_name("hanging_memory.c")
 HANGING: Final = count(quick=20, full=50)
 ANSWER_S: Final = 1.0
 COLLECTIONS: Final = count(quick=5, full=60)
+#: A minimal BPF program.
+_PROBE: Final = """
+BPF_ARRAY(seen, u64, 1);
+int probe(void *context) { return 0; }
+"""
+#: Command that runs a process in a container: with separate mounts, /proc and pids.
+_CONTAINER: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+#: Detaching a probe takes milliseconds. While an iterator holds the kernel's lock, it never ends.
+DETACH_S: Final = 30.0
 #: Maximum number of replies without all metrics of the other server while more and more servers hang.
 INCOMPLETE: Final = 5
 
 
 class HangingServer:
-    """A process that has the name and the user of the tests' servers. Its data directory is ``data``."""
+    """A process that has the name and the user of the tests' servers. Its data directory is ``data``.
 
-    def __init__(self, program: Path, data: Path) -> None:
+    ``command`` runs the program. With ``contained``, it runs in a container.
+    """
+
+    def __init__(self, command: Sequence[str | Path], data: Path, *, contained: bool = False) -> None:
         data.mkdir()
         self._keeper = Keeper()
-        self._process = subprocess.Popen([program], stdout=subprocess.PIPE, cwd=data)
+        prefix = _CONTAINER if contained else ()
+        self._process = subprocess.Popen([*prefix, *command], stdout=subprocess.PIPE, cwd=data)
         self.pid = self._process.pid
         self._keeper.watch(self.pid)
         self._expect(b"ready\n")
+        if contained:
+            self.pid = int(Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text())
 
     def __enter__(self) -> HangingServer:
         return self
@@ -50,7 +73,7 @@ class HangingServer:
 
     def hang(self) -> None:
         """Make all further accesses to the stack of the process's second thread hang."""
-        self._process.send_signal(signal.SIGUSR1)
+        os.kill(self.pid, signal.SIGUSR1)
         self._expect(b"hangs\n")
 
     def _expect(self, line: bytes) -> None:
@@ -58,19 +81,26 @@ class HangingServer:
         assert self._process.stdout.readline() == line
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("hanging") / "mysqld"
+    subprocess.run(["cc", "-O1", "-pthread", "-o", program, _SOURCE], check=True)
+    return program
+
+
 @pytest.mark.timeout(240)
-def test_servers_whose_memory_hangs_do_not_delay_a_server_of_the_same_user(folder: Path) -> None:
+def test_servers_whose_memory_hangs_do_not_delay_a_server_of_the_same_user(
+    folder: Path, program: Path
+) -> None:
     """Use the method procfs. While a sleepable BPF program hangs, the kernel cannot detach any uprobe.
 
     bpf_iter_run_prog (kernel/bpf/bpf_iter.c) runs the program under rcu_read_lock_trace, for which
     uprobe_unregister_sync (kernel/events/uprobes.c) waits.
     """
-    program = folder / "mysqld"
-    subprocess.run(["cc", "-O1", "-pthread", "-o", program, _SOURCE], check=True)
     took: list[float] = []
     with ExitStack() as stack:
         server = stack.enter_context(Server("mysql-5.6.24"))
-        hanging = [stack.enter_context(HangingServer(program, folder / str(n))) for n in range(HANGING)]
+        hanging = [stack.enter_context(HangingServer([program], folder / str(n))) for n in range(HANGING)]
         only = [text for one in hanging for text in ("--only", one.pid)]
         sensing = stack.enter_context(Sensing("--no-probes", "--method", "procfs", *only, only=[server]))
 
@@ -106,3 +136,39 @@ def test_servers_whose_memory_hangs_do_not_delay_a_server_of_the_same_user(folde
     print(f"slowest reply: {max(took):.2f} s")
     assert incomplete <= INCOMPLETE
     assert max(took) < ANSWER_S
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+def test_memory_that_hangs_in_a_container_does_not_keep_probes_attached(folder: Path, program: Path) -> None:
+    """Detach a probe from a server while a snapshot of a process in a container hangs.
+
+    A stack of that process is in a file of a FUSE file system that does not respond. With ``--method bpf``,
+    detaching would not end.
+    """
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=1))
+        server = stack.enter_context(Server("mysql-5.6.24"))
+        compiled = stack.enter_context(closing(compile_and_load(_PROBE, ["probe"], ["seen"])))
+        file = CodeFile(server.pid)
+        function = file.functions(["_Z21mysql_execute_command"])[0]
+        probe = Uprobe(compiled.programs["probe"], file.path, function.offset, server.pid)
+        at_end = stack.enter_context(ExitStack())
+        mounted = folder / "mounted"
+        mounted.mkdir()
+        files = stack.enter_context(HangingFiles(mounted))
+        command = [program, mounted / "memory"]
+        hanging = stack.enter_context(HangingServer(command, folder / "data", contained=True))
+        files.hang()
+        hanging.hang()
+        snapshot = subprocess.Popen([INNOSCOPE, "stacks", "--pid", str(hanging.pid)])
+        at_end.callback(snapshot.wait)  # a process that waits for the file system may not die before it does
+        stack.callback(snapshot.kill)
+        until(lambda: _waits_for_fuse(snapshot.pid))
+        pool.submit(probe.detach).result(timeout=DETACH_S)
+        assert snapshot.poll() is None
+
+
+def _waits_for_fuse(pid: int) -> bool:
+    """Return whether a thread of the process waits for a FUSE file system."""
+    waits = Path(f"/proc/{pid}/task").glob("*/wchan")
+    return any(wait.read_text() in ("request_wait_answer", "folio_wait_bit_common") for wait in waits)

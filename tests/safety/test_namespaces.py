@@ -68,6 +68,12 @@ def _settled_stacks(pid: int) -> list[tuple[str, ...]]:
     return until(settled)
 
 
+def test_the_sleepable_iterator_is_not_used_for_a_contained_server(contained: tuple[Server, Sleep]) -> None:
+    server, _ = contained
+    assert _snapshot(server.pid)["method"] == "bpf-nosleep"
+    assert _snapshot(server.pid, "--method", "bpf")["method"] == "bpf"
+
+
 def test_a_contained_server_is_identified_from_the_host(contained: tuple[Server, Sleep]) -> None:
     server, _ = contained
     spec = SERVERS[server.name]

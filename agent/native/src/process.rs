@@ -1,23 +1,21 @@
 //! Takes snapshots of all threads of a process: copies and unwinds the stacks, retries threads that ran
 //! during the copy, and resolves symbols.
 
+mod method;
 mod retry;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use method::Method;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::{Error, Kind, Result};
 use crate::modules::Modules;
 use crate::names::{Addresses, Frame, StackNames};
 use crate::pacing::Pacer;
-use crate::snapshot::bpf::BpfSource;
-use crate::snapshot::loader::Variant;
-use crate::snapshot::procfs::ProcfsSource;
-use crate::snapshot::ptrace::PtraceSource;
 use crate::snapshot::schedstat::RunCounts;
-use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust, plausible};
+use crate::snapshot::{Consistency, RawThread, Snapshot, Source, Thread, Trust};
 use crate::symbols::{DebugSearch, limits};
 use crate::unwind::{End, Unwinder, Walk};
 
@@ -27,21 +25,6 @@ const MAX_RETRIED: usize = 1_000;
 /// plus twice the distinct stacks of the last snapshot, or more than half of the frames that it may hold, or if stacks
 /// or names are missing. Threads on a CPU have new stacks in each snapshot.
 const SPARE_STACKS: usize = 64;
-
-/// The method of copying the threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// The first of the following methods that works on this host, except ptrace.
-    Auto,
-    /// A sleepable BPF task iterator, which stops no threads.
-    Bpf,
-    /// A non-sleepable BPF task iterator, which stops no threads.
-    BpfNosleep,
-    /// The files in /proc. Reading them stops no threads.
-    Procfs,
-    /// ptrace, which stops each thread for tens of microseconds.
-    Ptrace,
-}
 
 /// A process to take snapshots of.
 pub struct Process {
@@ -124,7 +107,7 @@ impl Process {
             ));
         }
         refuse_other_architecture(pid, &modules)?;
-        let source = open_source(pid, method, kernel, cached_program)?;
+        let source = method::open_source(pid, method, kernel, cached_program)?;
         let unwinder = Unwinder::new(&modules);
         Ok(Self {
             pid,
@@ -343,45 +326,6 @@ impl Process {
         }
         Ok(())
     }
-}
-
-/// Create the source for a method.
-fn open_source(
-    pid: u32,
-    method: Method,
-    kernel_stacks: bool,
-    cached_program: Option<&[u8]>,
-) -> Result<Box<dyn Source>> {
-    let bpf = |sleepable| {
-        BpfSource::new(pid, Variant { sleepable, kernel_stacks }, cached_program).and_then(plausible::checked)
-    };
-    Ok(match method {
-        Method::Auto => return open_first(|method| open_source(pid, method, kernel_stacks, cached_program)),
-        Method::Bpf => Box::new(bpf(true)?),
-        Method::BpfNosleep => Box::new(bpf(false)?),
-        Method::Procfs => Box::new(ProcfsSource::new(pid)?),
-        Method::Ptrace => Box::new(PtraceSource::new(pid)),
-    })
-}
-
-/// Create the first source that works, among those that stop no threads. If none works, the error contains
-/// all reasons. The error has the kind of the last source's error, because that source has the lowest
-/// requirements.
-fn open_first(open: impl Fn(Method) -> Result<Box<dyn Source>>) -> Result<Box<dyn Source>> {
-    let mut reasons = Vec::new();
-    let mut kind = Kind::Internal;
-    for (name, method) in
-        [("bpf", Method::Bpf), ("bpf-nosleep", Method::BpfNosleep), ("procfs", Method::Procfs)]
-    {
-        match open(method) {
-            Err(error) if error.kind != Kind::Gone => {
-                kind = error.kind;
-                reasons.push(format!("{name}: {}", error.detail));
-            }
-            opened => return opened,
-        }
-    }
-    Err(Error::new(kind, reasons.join("; ")))
 }
 
 /// Reject a process of another architecture: this build has the registers, unwind rules and system call

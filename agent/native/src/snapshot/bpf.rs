@@ -11,6 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::iterator_link::{self, attach_to_process};
 use super::loader::{self, Loaded, Variant};
+use super::namespaces::in_container;
 use super::record::parse_all;
 use super::rotation::Rotation;
 use super::{RawThread, Source};
@@ -114,10 +115,14 @@ impl BpfSource {
         })
     }
 
-    /// Load the sleepable program if the kernel can run it, otherwise the non-sleepable one. Both report the
-    /// same counts of context switches as the profiling programs; the source that reads /proc does not.
+    /// Load the sleepable program if the kernel can run it and the process is not in a container, otherwise
+    /// the non-sleepable one. Both report the same counts of context switches as the profiling programs; the
+    /// source that reads /proc does not.
     pub fn best(pid: u32, kernel_stacks: bool) -> Result<Self> {
         let load = |sleepable| Self::new(pid, Variant { sleepable, kernel_stacks }, None);
+        if in_container(pid) {
+            return load(false);
+        }
         load(true).or_else(|_| load(false))
     }
 

@@ -4,6 +4,7 @@
 pub mod bpf;
 pub mod iterator_link;
 pub mod loader;
+pub mod namespaces;
 pub mod perf;
 pub mod plausible;
 pub mod procfs;
