@@ -68,19 +68,22 @@ class HangingFiles:
                 return
             request = os.read(self._device, _READ_BYTES)
             _, code, unique, node, *_ = _REQUEST.unpack_from(request)
-            answers = {
-                _INIT: self._init,
-                _LOOKUP: self._entry,
-                _GETATTR: lambda: struct.pack("<QII", 0, 0, 0) + self._attributes(node),
-                _OPEN: lambda: struct.pack("<QII", 0, 0, 0),
-            }
-            body = answers[code]() if code in answers else b""
-            error = 0 if code in answers else -_ENOSYS
+            body = self._response(code, node)
+            error = -_ENOSYS if body is None else 0
+            body = body or b""
             os.write(self._device, struct.pack("<IiQ", 16 + len(body), error, unique) + body)
 
-    @staticmethod
-    def _init() -> bytes:
-        return struct.pack("<IIIIHHII", 7, 31, 0, 0, 0, 0, 1 << 16, 1).ljust(64, b"\0")
+    def _response(self, code: int, node: int) -> bytes | None:
+        """Return the response to a request, or None if this kind of request is not supported."""
+        if code == _INIT:
+            return struct.pack("<IIIIHHII", 7, 31, 0, 0, 0, 0, 1 << 16, 1).ljust(64, b"\0")
+        if code == _LOOKUP:
+            return self._entry()
+        if code == _GETATTR:
+            return struct.pack("<QII", 0, 0, 0) + self._attributes(node)
+        if code == _OPEN:
+            return struct.pack("<QII", 0, 0, 0)
+        return None
 
     def _entry(self) -> bytes:
         """Return fuse_entry_out for a file, with cache timeouts of zero."""

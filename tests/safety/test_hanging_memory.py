@@ -25,7 +25,7 @@ from servers import Keeper, Server
 from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from innoscope.daemon.protocol.messages import Reply
 
