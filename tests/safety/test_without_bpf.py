@@ -12,7 +12,7 @@ from safety.command import assert_one_clear_error, innoscope, run
 from safety.counter import Counter
 from safety.privileges import as_user, denying, without_bpf
 from safety.strangers import UID, Strangers
-from servers import Server
+from servers import Server, fetch
 from workloads import Idle, Sleep
 
 if TYPE_CHECKING:
@@ -23,6 +23,19 @@ PTRACE_ONLY = ["setpriv", "--bounding-set", "-all,+sys_ptrace", "--inh-caps=-all
 COMMANDS = [("stacks",), ("top", "--record", "FILE", "--duration", "1"), ("diagnose", "--seconds", "2")]
 STOPPED = "each thread was stopped briefly (ptrace)"
 SLEEPERS = 10
+#: Start the server under a user of its own, as systemd does. Its files are mounted in a directory that this
+#: user may search, which /root is not.
+_UNDER_ITS_USER = f"""
+mount --bind "$1" /mnt
+mount -t tmpfs -o mode=755 tmpfs /root
+mkdir -p "$1"
+mount --move /mnt "$1"
+shift
+for word; do
+    case $word in --datadir=*) chown -R {UID} "${{word#*=}}/.." ;; esac
+done
+exec setpriv --reuid={UID} --regid={UID} --clear-groups "$@"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +92,19 @@ def test_the_owner_of_a_server_needs_no_privileges(folder: Path) -> None:
     dump = json.loads(result.stdout)
     assert dump["method"] == "procfs"
     assert [thread["trust"] for thread in dump["threads"]] == ["exact"]
+
+
+def test_the_owner_of_a_server_sees_all_threads() -> None:
+    under = ["unshare", "--mount", "sh", "-ec", _UNDER_ITS_USER, "sh", str(fetch("mysql-5.6.24").home)]
+    with Server("mysql-5.6.24", prefix=under) as server, Idle(server, 20), Sleep(server, SLEEPERS):
+        result = run(as_user(UID, "stacks", "--pid", server.pid, "--json", "--all"))
+
+    assert result.returncode == 0, result.stderr
+    dump = json.loads(result.stdout)
+    assert dump["method"] == "procfs"
+    assert sum(thread["wait"] == "user_sleep" for thread in dump["threads"]) == SLEEPERS
+    complete = sum(thread["trust"] in ("exact", "inferred", "on_cpu") for thread in dump["threads"])
+    assert complete >= len(dump["threads"]) - 1
 
 
 def test_a_method_that_was_chosen_is_not_replaced(server: Server) -> None:
