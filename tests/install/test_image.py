@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import waiting
 from container import __main__ as builder
 from distribution.metadata import Metadata
+from innoscope.target.proc import ProcFs
 from install.podman import Podman
 from install.rootfs import clean_root
 from scale import long
@@ -271,3 +272,18 @@ def test_sidecars_see_the_server_of_their_pod(podman: Podman, tmp_path: Path) ->
     until_up(podman, "mysql")
     until_up(podman, "mysql", "innoscope_sql_up")
     check_status(podman)
+
+
+def test_stacks_are_read_with_one_capability_under_the_default_seccomp_profile(
+    podman: Podman, tmp_path: Path
+) -> None:
+    """Run the command in the server's pod with CAP_SYS_PTRACE only. The profile of podman denies BPF."""
+    (sockets,) = folders(tmp_path, "sockets")
+    server = start_server(podman, tmp_path, "pid,net,ipc", sockets)
+    inner = ProcFs().status(server)["NSpid"].split()[-1]
+    pod = ["--pod=shop", "--user=0:0", "--cap-drop=ALL", "--cap-add=SYS_PTRACE", "--read-only"]
+    dump = json.loads(podman.run("run", "--rm", *pod, NAME, "stacks", "--pid", inner, "--json", "--all"))
+
+    assert dump["method"] == "procfs"
+    complete = sum(thread["trust"] in ("exact", "inferred") for thread in dump["threads"])
+    assert complete >= len(dump["threads"]) - 1

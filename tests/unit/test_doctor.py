@@ -8,7 +8,7 @@ import pytest
 
 from innoscope._native import Feature
 from innoscope.cli import main as cli_main
-from innoscope.cli.doctor import host, packages, report, server
+from innoscope.cli.doctor import host, report, server, symbol_packages
 from innoscope.cli.doctor.model import (
     PTRACE,
     SNAPSHOTS,
@@ -174,9 +174,9 @@ def test_missing_symbols_name_the_debug_package(
 ) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc" / "os-release").write_text(release)
-    monkeypatch.setattr(packages, "owner", lambda _path, _family: package)
-    assert packages.distribution(tmp_path) == family
-    remedy = packages.remedy(packages.Stripped("/usr/sbin/mysqld", "abcdef", tmp_path, True))
+    monkeypatch.setattr(symbol_packages, "owner", lambda _path, _family: package)
+    assert symbol_packages.distribution(tmp_path) == family
+    remedy = symbol_packages.remedy(symbol_packages.Stripped("/usr/sbin/mysqld", "abcdef", tmp_path, True))
     assert remedy.startswith(expected)
     assert "/usr/lib/debug/.build-id/ab/cdef.debug" in remedy
 
@@ -189,8 +189,8 @@ def test_dpkg_is_queried_with_both_paths_of_merged_usr(monkeypatch: pytest.Monke
         known = command[-1] == "/lib/x86_64-linux-gnu/libc.so.6"
         return "libc6:amd64: /lib/x86_64-linux-gnu/libc.so.6" if known else None
 
-    monkeypatch.setattr(packages, "_ask", run)
-    assert packages.owner("/usr/lib/x86_64-linux-gnu/libc.so.6", "debian") == "libc6"
+    monkeypatch.setattr(symbol_packages, "_ask", run)
+    assert symbol_packages.owner("/usr/lib/x86_64-linux-gnu/libc.so.6", "debian") == "libc6"
     assert paths == ["/usr/lib/x86_64-linux-gnu/libc.so.6", "/lib/x86_64-linux-gnu/libc.so.6"]
 
 

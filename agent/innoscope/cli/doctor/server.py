@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from innoscope import _native
-from innoscope.cli.doctor import packages
+from innoscope.cli.doctor import symbol_packages
 from innoscope.cli.doctor.model import CheckResult, fail, ok, warn
 from innoscope.common.errors import BadFile, InnoscopeError, SqlFailed
 from innoscope.probes.catalog import default_catalog
@@ -137,7 +137,8 @@ def _names_of(proc: ProcFs, target: Target, module: ModuleInfo, title: str) -> C
     ours = target.root == "/" and "mnt" not in differing_namespaces(proc, target.pid)
     path = module.path.removeprefix(target.root) if target.root != "/" else module.path
     root = Path(proc.inside(target.pid, "/"))
-    return warn(title, detail, packages.remedy(packages.Stripped(path, module.build_id, root, ours)))
+    stripped = symbol_packages.Stripped(path, module.build_id, root, ours)
+    return warn(title, detail, symbol_packages.remedy(stripped))
 
 
 def _base(path: str) -> str:
