@@ -12,7 +12,7 @@ import pytest
 from live.changing import connected
 from safety.command import innoscope
 from safety.privileges import without_bpf, without_stacks
-from scale import long
+from scale import few, long
 from servers import Server
 from waiting import until
 from workloads import MetadataLock, RowLock
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 NOTHING, FOUND = 0, 18
 SECONDS = 2
+#: Servers whose row locks can be read from memory.
+NAMED = ["mysql-5.5.9", "mysql-5.6.24", "mysql-5.7.22", "mysql-8.0.31", "mysql-9.7", "mariadb-11.4.5"]
 
 
 def diagnose(server: Server, *arguments: object, under: Sequence[str] = ()) -> dict[str, Any]:
@@ -85,8 +87,25 @@ def test_stacks_are_enough_without_sql(tmp_path: Path) -> None:
     assert "hunter2secret" not in json.dumps(denied)
     assert names(refused)[0] == "row_lock_convoy", refused
     assert "too_many_connections" in names(refused)
-    [blocker] = refused["findings"][0]["blockers"]
-    assert blocker["words"] == "unknown: too many connections", "InnoDB's transactions are read over SQL"
+    for record in (denied, refused):
+        check_holder(record, load)
+
+
+@pytest.mark.parametrize(
+    "name", few(NAMED, "mysql-8.0.31", "mariadb-11.4.5", reason="mysql-5.6.24 is in the test above")
+)
+def test_holder_of_a_row_lock_is_read_from_memory(server: Callable[[str], Server], name: str) -> None:
+    one = server(name)
+    with RowLock(one, 10) as load:
+        check_holder(diagnose(one, "--no-sql"), load)
+
+
+def check_holder(record: dict[str, Any], load: RowLock) -> None:
+    """Check that the blocker is the connection that holds the load's row lock."""
+    [blocker] = record["findings"][0]["blockers"]
+    assert blocker["connection"] == load.holder_id, blocker
+    assert blocker["waiting"] == load.count, blocker
+    assert blocker["lock"] == f"a row lock of index {load.database}.t1.PRIMARY", blocker
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])

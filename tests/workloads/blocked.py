@@ -73,7 +73,7 @@ class RowLock(Workload):
         rows = range(1, self._rows + 1)
         self.sql(f"INSERT INTO {self.database}.t1 VALUES {', '.join(f'({row}, 0)' for row in rows)}")
         hold = ("BEGIN", "UPDATE t1 SET b = b + 1")
-        self._stack.enter_context(Crowd(self.server, 1, self.database, hold))
+        self._holder = self._stack.enter_context(Crowd(self.server, 1, self.database, hold))
         wait = (f"SET SESSION innodb_lock_wait_timeout = {_FOREVER}",)
         self._waiters = self._stack.enter_context(Crowd(self.server, self.count, self.database, wait))
         self._waiters.send(*(f"UPDATE t1 SET b = b + 1 WHERE a = {row}" for row in rows))
@@ -89,6 +89,11 @@ class RowLock(Workload):
 
     def connection_ids(self) -> list[int]:
         return self._waiters.ids
+
+    @property
+    def holder_id(self) -> int:
+        """Return the id of the connection that holds the row locks."""
+        return self._holder.ids[0]
 
 
 class UserLock(Workload):

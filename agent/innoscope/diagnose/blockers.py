@@ -34,9 +34,10 @@ _NOT_INSIDE: Final = frozenset(
 
 def row_lock(evidence: Evidence) -> list[Blocker]:
     """Return the known owners of row locks, or else the oldest transactions that hold row locks."""
-    transactions = rows(evidence, "transactions")
     if known := blocking_chains.blockers(evidence, "row_lock"):
+        transactions = evidence.answers.get("transactions", ())
         return [_with_transaction(blocker, transactions) for blocker in known]
+    transactions = rows(evidence, "transactions")
     waiting = [row for row in transactions if row["state"] == "LOCK WAIT"]
     holding = [row for row in transactions if row["state"] == "RUNNING" and number(row, "rows_locked") > 0]
     if not waiting:

@@ -98,6 +98,7 @@ class EvidenceCollector:
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._target, self._sources = target, sources
+        self._opened_at = time.time()
         self._host = HostCounters(target.pid)
         self._lock_owners = LockOwners(target) if span_s is None else None
         history = SnapshotHistory(span_s)
@@ -107,12 +108,12 @@ class EvidenceCollector:
         self._readings = ReadingHistory(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
-        """Collect for ``seconds``, but only while the server runs.
+        """Collect for ``seconds``, but only while the server runs. Return the evidence since ``__init__``.
 
         Continue for longer if there are too few snapshots, or if threads are waiting for locks whose layout
         has not been read yet. Call ``progress`` with the elapsed seconds.
         """
-        begun, clock = time.time(), time.monotonic()
+        clock = time.monotonic()
         sql_answers: SqlAnswers | None = None
         read_at = 0.0
         while self._continues(elapsed := time.monotonic() - clock, seconds):
@@ -132,7 +133,7 @@ class EvidenceCollector:
                 sql_answers = sql_answers.completed_by(self._query_all())
             self.read()
         self._snapshots.close()  # waits for the first snapshot, even if it takes longer than ``seconds``
-        return self.between(begun, time.time(), sql_answers)
+        return self.between(self._opened_at, time.time(), sql_answers)
 
     def read(self) -> None:
         """Read all metrics once."""

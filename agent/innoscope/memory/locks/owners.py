@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
-from innoscope.memory.locks import futexes, metadata, srw, sync_array
+from innoscope.memory.locks import futexes, held_rows, metadata, srw, sync_array
 from innoscope.memory.locks import layout as layouts
 from innoscope.memory.locks import sessions as sessions_of
 from innoscope.memory.locks.held import HeldLock
+from innoscope.memory.locks.held_rows import HeldRows
 from innoscope.memory.locks.layout import ProcessMemory
 from innoscope.sampling.lock_sections import own_functions
 
@@ -42,7 +43,6 @@ _MAX_LOCKS: Final = 20
 _MOMENT_S: Final = 0.01
 #: Wait classes of threads that may be waiting for an InnoDB latch.
 _LATCHES: Final = frozenset({"mutex_wait", "spin", "read_ahead", "page_read", "opening_tables", "statistics"})
-_ROW: Final = "row_lock"
 #: Wait classes of threads that may be waiting for a metadata lock.
 _METADATA: Final = frozenset({"metadata_lock", "opening_tables", "user_lock"})
 
@@ -75,6 +75,7 @@ class LockOwners:
         self._target = target
         self._memory = ProcessMemory(target.pid)
         self._locks: dict[int, _Lock] = {}
+        self._rows = HeldRows(self._memory)
         self._sessions: tuple[ServerSession, ...] = ()
         self._most = 0
         self._layout: LockLayout | None = None
@@ -92,9 +93,9 @@ class LockOwners:
         by_tid = {thread.ns_tid: thread for thread in snapshot.threads}
         found: dict[int, list[Wait]] = {}
         threads, seen = set(by_tid), {thread.wait for thread in snapshot.threads}
-        self._unread = self._learner.is_alive() and bool(seen & (_LATCHES | _METADATA))
+        self._unread = self._learner.is_alive() and bool(seen & (_LATCHES | _METADATA | {held_rows.WAIT}))
         try:
-            waits = self._waits(snapshot, threads, seen)
+            waits = self._waits(snapshot, by_tid, seen)
             steady = self._steady(snapshot, threads, seen, waits)
         except (OSError, _native.NativeError):  # the server's memory is not accessible, or the server exits
             return
@@ -104,15 +105,19 @@ class LockOwners:
             self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
     def held_locks(self) -> tuple[HeldLock, ...]:
-        """Return a record for each lock and owner, locks with the most waiting threads first."""
+        """Return a record for each lock and owner, row locks last.
+
+        Within both groups, locks with the most waiting threads come first.
+        """
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_MAX_LOCKS]
         unnamed = [address for address, lock in locks if not lock.name]
         names = _names(self._target.pid, unnamed) if unnamed else {}
-        return tuple(
+        others = (
             held
             for address, lock in locks
             for held in _held(address, lock, lock.name or names.get(address) or _described(lock))
         )
+        return (*others, *self._rows.locks[:_MAX_LOCKS])
 
     @property
     def sessions(self) -> tuple[ServerSession, ...]:
@@ -128,7 +133,7 @@ class LockOwners:
             # A thread that waits for a row neither waits for a latch nor holds one (lock_wait_suspend_thread,
             # lock0wait.cc). A sync array that shows otherwise was read later than the stack: the thread has
             # run since.
-            rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == _ROW}
+            rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == held_rows.WAIT}
             found += sync_array.waits(self._memory, self._layout.latches, threads - rows)
         return found
 
@@ -145,17 +150,22 @@ class LockOwners:
         again = self._latched(snapshot, threads, seen)
         return {wait.address: frozenset(wait.owners) for wait in again}
 
-    def _waits(self, snapshot: Snapshot, threads: set[int], seen: set[str]) -> list[Wait]:
+    def _waits(self, snapshot: Snapshot, by_tid: dict[int, Thread], seen: set[str]) -> list[Wait]:
+        """Return the waits for latches and metadata locks, and record the holders of row locks."""
+        threads = set(by_tid)
         found = self._latched(snapshot, threads, seen)
         layout = self._layout
-        if layout is None:
+        if layout is None or layout.sessions is None:
             return found
-        if layout.sessions is not None and (found or seen & _METADATA or not self._sessions):
+        rows = sum(thread.wait == held_rows.WAIT for thread in by_tid.values()) if layout.rows else 0
+        if found or rows or seen & _METADATA or not self._sessions:
             sessions = sessions_of.read(self._memory, layout.sessions, threads)
             if seen & _METADATA:
                 found += metadata.waits(self._memory, layout, sessions)
-            if len(found) >= self._most:
-                self._most, self._sessions = len(found), tuple(sessions)
+            if len(found) + rows >= self._most:
+                self._most, self._sessions = len(found) + rows, tuple(sessions)
+            if layout.rows is not None and rows:
+                self._rows.note(layout.rows, sessions, by_tid)
         return found
 
     def _learn(self) -> None:
