@@ -102,7 +102,7 @@ def report(results: dict[str, Any]) -> str:
 
 
 _HEADER = ("server", "process", "threads", "series", "seconds", "start-up CPU s", "CPU of one core",
-           "RSS MB, median", "most in that time", "of it anonymous", "mapped files", "PSS MB",
+           "RSS MB, median", "most in that time", "anonymous MB", "mapped files MB", "PSS MB",
            "peak RSS MB since its start")  # fmt: skip
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from servers import Server
 
 READS = 500
+#: CPU time of ``slowness.reference_work`` on a current server, in seconds.
+_CURRENT_S = 0.0008
 SERVERS = few(
     (*NAMES, *ADDED), "mysql-5.6.24", "mysql-8.0.31", reason="one server with debug information, one without"
 )
@@ -41,4 +43,4 @@ def test_read_takes_less_than_a_millisecond(
         reader.read()
         took.append(time.thread_time() - began)
         work.append(slowness.reference_work())
-    assert min(took) / min(work) * slowness.REFERENCE_S < 1e-3
+    assert min(took) / min(work) * _CURRENT_S < 1e-3

@@ -10,10 +10,8 @@ import time
 from functools import cache
 from typing import Final
 
-#: CPU time of ``reference_work`` on a current server, in seconds. A virtual machine with an emulated CPU
-#: (QEMU) takes 10 to 30 times as long.
-REFERENCE_S: Final = 0.0008
-#: CPU time of ``reference_work``, in seconds, above which a host counts as slow.
+#: CPU time of ``reference_work``, in seconds, above which a host counts as slow. A current server takes
+#: 0.0008 s, and a virtual machine with an emulated CPU (QEMU) 10 to 30 times as long.
 _ORDINARY_S: Final = 0.0025
 _STEPS: Final = 20_000
 #: Number of measurements. Only the fastest one is used.
