@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON := .venv/bin/python
 SETUP_INPUTS := pyproject.toml packaging/setup.sh agent/native/Cargo.toml agent/native/Cargo.lock agent/native/build.rs \
 	$(shell find agent/native/src probes/snapshot probes/profile probes/include -type f 2>/dev/null)
+# Cache compiled modules even if the environment forbids it: the tests start thousands of Python processes.
+unexport PYTHONDONTWRITEBYTECODE
 NAME ?= mysql-5.6.24
 WORKLOAD ?= idle
 SECONDS := 60
