@@ -116,7 +116,7 @@ class Running(DaemonProcess):
         self.port = int(match.group(1)) if match else 0
         return match is not None
 
-    def get(self, path: str, *, timeout_s: float = _PATIENCE_S, **headers: str) -> tuple[int, bytes]:
+    def get(self, path: str, timeout_s: float = _PATIENCE_S, /, **headers: str) -> tuple[int, bytes]:
         """Request a page over plain HTTP; return the status and the body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         try:

@@ -206,7 +206,7 @@ def test_a_killed_thread_of_the_agent_is_restarted(agent: Running, command_file:
     def scraped() -> bool:
         # If the thread that accepts connections is killed, the last one may stay open without a response.
         try:
-            status, body = agent.get("/metrics", timeout_s=SCRAPE_S)
+            status, body = agent.get("/metrics", SCRAPE_S)
         except OSError:
             return False
         return status == HTTPStatus.OK and Scrape(0.0, body.decode()).value("sql_up") == 1
