@@ -105,7 +105,7 @@ def check_holder(record: dict[str, Any], load: RowLock) -> None:
     [blocker] = record["findings"][0]["blockers"]
     assert blocker["connection"] == load.holder_id, blocker
     assert blocker["waiting"] == load.count, blocker
-    assert blocker["lock"] == f"a row lock of index {load.database}.t1.PRIMARY", blocker
+    assert blocker["lock"] == f"a row lock on index {load.database}.t1.PRIMARY", blocker
 
 
 @pytest.mark.parametrize(("load", "finding"), [(RowLock, "row_lock_convoy"), (MetadataLock, "metadata_lock")])

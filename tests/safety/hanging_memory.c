@@ -33,7 +33,7 @@ static int hang(void *memory)
 	       madvise(memory, STACK_BYTES, MADV_DONTNEED);
 }
 
-/* Replace the memory by a file, which is read by the page faults. */
+/* Map the file over the memory, so that page faults read the file. */
 static int replace(void *memory, int file)
 {
 	return mmap(memory, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE, file, 0) == MAP_FAILED;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from innoscope._native import CodeFile, Uprobe
 from innoscope.probes.loader import compile_and_load
+from innoscope.sampling import descriptors
 from safety.command import INNOSCOPE
 from safety.hanging_files import HangingFiles
 from safety.sensing import Sensing, of_pid, outcome
@@ -42,6 +44,7 @@ int probe(void *context) { return 0; }
 _CONTAINER: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 #: Detaching a probe takes milliseconds. While an iterator holds the kernel's lock, it never ends.
 DETACH_S: Final = 30.0
+_CALLS: Final = descriptors.syscall_names()
 #: Maximum number of replies without all metrics of the other server while more and more servers hang.
 INCOMPLETE: Final = 5
 
@@ -163,12 +166,17 @@ def test_memory_that_hangs_in_a_container_does_not_keep_probes_attached(folder: 
         snapshot = subprocess.Popen([INNOSCOPE, "stacks", "--pid", str(hanging.pid)])
         at_end.callback(snapshot.wait)  # a process that waits for the file system may not die before it does
         stack.callback(snapshot.kill)
-        until(lambda: _waits_for_fuse(snapshot.pid))
+        until(lambda: _reads_and_waits(snapshot.pid))
         pool.submit(probe.detach).result(timeout=DETACH_S)
         assert snapshot.poll() is None
 
 
-def _waits_for_fuse(pid: int) -> bool:
-    """Return whether a thread of the process waits for a FUSE file system."""
-    waits = Path(f"/proc/{pid}/task").glob("*/wchan")
-    return any(wait.read_text() in ("request_wait_answer", "folio_wait_bit_common") for wait in waits)
+def _reads_and_waits(pid: int) -> bool:
+    """Return whether a thread waits for a file's page or for FUSE while it reads another process's memory."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # the thread has just exited
+            number = task.joinpath("syscall").read_text().split()[0]
+            waits = task.joinpath("wchan").read_text() in ("request_wait_answer", "folio_wait_bit_common")
+            if waits and number.isdigit() and _CALLS.get(int(number)) == "process_vm_readv":
+                return True
+    return False

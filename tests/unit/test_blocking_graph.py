@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from innoscope.diagnose import metadata_locks
+from innoscope.diagnose.answers import with_blocked_rows
 from innoscope.diagnose.blocking_chains import blockers
 from innoscope.diagnose.evidence import ConnectionActivity, Evidence
 from innoscope.diagnose.graph import Graph
 from innoscope.memory.locks import futexes
+from innoscope.memory.locks.blocked_rows import BlockedRow
 from innoscope.memory.locks.held import HeldLock
 from innoscope.sampling.model import Frame, Thread, Trust
 from innoscope.sampling.snapshot_history import CLIENT, ObservedStack
@@ -227,3 +229,29 @@ def test_conditions_and_other_calls_are_not_locks() -> None:
         _thread(7, "do_command", "a", "b", "c", "pthread_mutex_lock"),
     ]
     assert futexes.waits(threads, Locks(x1000=MUTEX).many) == []
+
+
+BLOCKED = [BlockedRow(2, 1, "index d.t.PRIMARY"), BlockedRow(3, 1, None)]
+
+
+def test_row_lock_waits_are_read_from_memory_if_sql_returns_none() -> None:
+    for results in ({}, {"row_lock_waits": ()}):
+        answers = with_blocked_rows(results, BLOCKED)
+        [found] = blockers(evidence(answers=answers), "row_lock")
+        assert (found.connection, found.waiting) == (1, 2)
+        assert found.lock in ("a row lock", "a row lock on index d.t.PRIMARY")
+
+
+def test_row_lock_waits_of_sql_and_memory_are_not_mixed() -> None:
+    """Let SQL see that the lock has passed on to connection 2."""
+    rows = ({"waiter": "1", "blocker": "2"}, {"waiter": "3", "blocker": "2"})
+    answers = with_blocked_rows({"row_lock_waits": rows}, BLOCKED)
+    [found] = blockers(evidence(answers=answers), "row_lock")
+    assert (found.connection, found.waiting, found.lock) == (2, 2, "a row lock")
+    assert "cycle" not in found.words
+
+
+def test_row_lock_wait_of_sql_gets_its_index_from_memory() -> None:
+    rows = ({"waiter": "2", "blocker": "1"},)
+    [found] = blockers(evidence(answers=with_blocked_rows({"row_lock_waits": rows}, BLOCKED)), "row_lock")
+    assert (found.connection, found.lock) == (1, "a row lock on index d.t.PRIMARY")

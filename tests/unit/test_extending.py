@@ -62,7 +62,7 @@ def _side(hunk: str, omitted: str) -> str:
 def tree(tmp_path: Path) -> Path:
     """Return a copy of the tree, which uses the Rust core of the original."""
     copy = tmp_path / "tree"
-    left_out = shutil.ignore_patterns("*.so", "*.png", "build", "fuzz")
+    left_out = shutil.ignore_patterns("*.pyc.*", "*.so", "*.png", "build", "fuzz")
     for name in ("agent/innoscope", "dashboards", "docs", "packaging", "probes", "tests"):
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=left_out)
     for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):

@@ -6,9 +6,9 @@ import pytest
 
 from innoscope._native import Member
 from innoscope.memory.locks import lock_queue
+from innoscope.memory.locks.blocked_rows import BlockedRow, BlockedRows
 from innoscope.memory.locks.blockers import Blockers, Waiter
 from innoscope.memory.locks.file_names import decoded
-from innoscope.memory.locks.held_rows import HeldRows
 from innoscope.memory.locks.layout import LayoutPart, LockLayout
 from innoscope.memory.locks.lock_queue import Lock, has_to_wait
 from innoscope.memory.locks.rows import RowWaits
@@ -130,25 +130,24 @@ def test_first_conflicting_lock_in_the_queue_is_the_blocker() -> None:
     assert rows.read({B: 1, C: 1}) == {C: (B, NAME)}
 
 
-def test_holders_of_the_snapshot_with_the_most_waiters_are_kept() -> None:
+def test_waits_of_the_snapshot_with_the_most_waiters_are_kept() -> None:
     memory = Server()
-    sessions = [ServerSession(thd, tid, tid, "") for thd, tid in ((A, 1), (B, 2), (C, 3))]
-    held = HeldRows(memory)
+    sessions = [ServerSession(thd, tid, 10 * tid, "") for thd, tid in ((A, 1), (B, 2), (C, 3))]
+    blocked = BlockedRows(memory)
 
     def note(holder: int, waiters: dict[int, int]) -> None:
         memory.transaction(holder)
-        for lock, (thd, _) in enumerate(waiters.items()):
-            memory.transaction(thd, memory.lock(0x5000 + 0x100 * lock, thd, X | REC | WAIT), holder + 0x1000)
+        for number, thd in enumerate(waiters):
+            lock = memory.lock(0x5000 + 0x100 * number, thd, X | REC | WAIT)
+            memory.transaction(thd, lock, holder + 0x1000)
         waits = {tid: "row_lock" if tid in waiters.values() else "idle" for tid in (1, 2, 3)}
-        held.note(STORED, sessions, {tid: thread(tid, wait=wait) for tid, wait in waits.items()})
+        blocked.note(STORED, sessions, {tid: thread(tid, wait=wait) for tid, wait in waits.items()})
 
     note(A, {B: 2})
-    [lock] = held.locks
-    assert (lock.name, lock.owner, lock.waiters) == (f"a row lock of {NAME}", 1, (2,))
+    assert blocked.waits == (BlockedRow(20, 10, NAME),)
     note(C, {A: 1, B: 2})
     note(A, {C: 3})
-    [lock] = held.locks
-    assert (lock.owner, lock.waiters, lock.waiting, lock.wait) == (3, (1, 2), 2, "row_lock")
+    assert set(blocked.waits) == {BlockedRow(10, 30, NAME), BlockedRow(20, 30, NAME)}
 
 
 def test_walk_over_a_queue_is_bounded() -> None:

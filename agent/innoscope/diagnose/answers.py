@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from innoscope.diagnose.unavailable import Unknown
 
@@ -10,7 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from innoscope.diagnose.evidence import Evidence
+    from innoscope.memory.locks.blocked_rows import BlockedRow
     from innoscope.sampling.snapshot_history import SnapshotSummary
+
+#: The query that returns the waits for row locks.
+ROW_LOCK_WAITS: Final = "row_lock_waits"
 
 
 def rows(evidence: Evidence, query: str) -> tuple[Mapping[str, str], ...]:
@@ -63,3 +67,23 @@ def no_metric(evidence: Evidence) -> Unknown:
 def ratio(part: float, whole: float) -> float:
     """Return ``part / whole``; 0 if the whole is 0."""
     return part / whole if whole else 0.0
+
+
+def with_blocked_rows(
+    results: Mapping[str, tuple[Mapping[str, str], ...]], blocked: Sequence[BlockedRow]
+) -> Mapping[str, tuple[Mapping[str, str], ...]]:
+    """Return the query results with the waits for row locks from memory, unless SQL returned any.
+
+    Waits from SQL get the index from memory, as column ``lock``, if memory shows the same blocker. Other
+    waits are not combined: two connections may have waited for each other at different times, which would
+    look like a cycle.
+    """
+    if not blocked:
+        return results
+    locks = {(str(one.waiter), str(one.blocker)): one.lock or "" for one in blocked}
+    from_sql = results.get(ROW_LOCK_WAITS) or ()
+    pairs = [(row, (row["waiter"], row["blocker"])) for row in from_sql]
+    waits = [{**row, "lock": locks.get(pair, "")} for row, pair in pairs] or [
+        {"waiter": waiter, "blocker": blocker, "lock": lock} for (waiter, blocker), lock in locks.items()
+    ]
+    return {**results, ROW_LOCK_WAITS: tuple(waits)}

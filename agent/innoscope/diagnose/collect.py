@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.diagnose import process_list
+from innoscope.diagnose.answers import with_blocked_rows
 from innoscope.diagnose.evidence import ConnectionActivity, Evidence, MissingSource, described
 from innoscope.diagnose.host import HostCounters
 from innoscope.diagnose.metric_readings import ReadingHistory
@@ -108,10 +110,11 @@ class EvidenceCollector:
         self._readings = ReadingHistory(self._collectors(), span_s)
 
     def run(self, seconds: float, progress: Callable[[float], None] = lambda _: None) -> Evidence:
-        """Collect for ``seconds``, but only while the server runs. Return the evidence since ``__init__``.
+        """Collect for ``seconds``, but only while the server runs.
 
-        Continue for longer if there are too few snapshots, or if threads are waiting for locks whose layout
-        has not been read yet. Call ``progress`` with the elapsed seconds.
+        Return all evidence since the collector was created. Continue for longer if there are too few
+        snapshots, or if threads are waiting for locks whose layout has not been read yet. Call ``progress``
+        with the elapsed seconds.
         """
         clock = time.monotonic()
         sql_answers: SqlAnswers | None = None
@@ -192,7 +195,9 @@ class EvidenceCollector:
             files=files,
             statements=self._with_threads(sql_answers),
             owners=self._lock_owners.held_locks() if self._lock_owners is not None else (),
-            answers=sql_answers.answers,
+            answers=with_blocked_rows(
+                sql_answers.answers, self._lock_owners.blocked_rows if self._lock_owners is not None else ()
+            ),
             host=self._host.rates(),
             missing=missing | sql_answers.missing,
         )
@@ -276,18 +281,18 @@ class EvidenceCollector:
 
     def _with_threads(self, sql_answers: SqlAnswers) -> tuple[ConnectionActivity, ...]:
         """Return the statements with thread ids, from SQL or else from the server's memory."""
-        held = self._lock_owners.sessions if self._lock_owners is not None else ()
-        sessions = {one.connection: one for one in held}
+        sessions = self._lock_owners.sessions if self._lock_owners is not None else ()
+        # With a thread pool, a connection without a statement keeps the id of the thread that served it last.
+        shared = Counter(one.thread for one in sessions)
+        served = {one.connection: one.thread for one in sessions if shared[one.thread] == 1}
         if not sql_answers.statements:
             return tuple(
-                ConnectionActivity(one.connection, "", "", "", "", 0, one.text, one.thread)
-                for one in sessions.values()
+                ConnectionActivity(one.connection, "", "", "", "", 0, one.text, served.get(one.connection))
+                for one in sessions
             )
         threads = self._threads()
         return tuple(
-            replace(
-                one, tid=threads.get(one.connection) or getattr(sessions.get(one.connection), "thread", None)
-            )
+            replace(one, tid=threads.get(one.connection) or served.get(one.connection))
             for one in sql_answers.statements
         )
 

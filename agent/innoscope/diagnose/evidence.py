@@ -98,7 +98,8 @@ class Evidence:
     - ``readings`` holds the metric values over time.
     - ``snapshots`` holds summaries of the snapshots, and ``seen`` the distinct stacks in them.
     - ``owners`` holds the lock owners.
-    - ``answers`` holds the rows that each SQL query returned, as mappings from column to value.
+    - ``answers`` holds the rows that each SQL query returned, as mappings from column to value. If SQL does
+      not return the waits for row locks, they are read from memory.
     - ``host`` holds the rates and ratios that host.py measured on the host.
     - ``missing`` maps each missing source to the reason.
       Sources are collector names, ``looks`` (the snapshots) and ``sql.QUERY``.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from innoscope.diagnose.answers import ROW_LOCK_WAITS
 from innoscope.diagnose.metadata_locks import held_locks
 
 if TYPE_CHECKING:
@@ -121,11 +122,12 @@ class Graph:
                     yield Edge(waiter, held.owner, held.name, held.wait, held)
 
     def _row_locks(self) -> Iterator[Edge]:
-        """Yield an edge for each row lock wait in the results of SQL queries."""
-        for row in self._evidence.answers.get("row_lock_waits", ()):
+        """Yield an edge for each row lock wait, from SQL or from memory."""
+        for row in self._evidence.answers.get(ROW_LOCK_WAITS, ()):
             if row["waiter"].isdigit() and row["blocker"].isdigit():
                 waiter, blocker = (self._node(int(row[side])) for side in ("waiter", "blocker"))
-                yield Edge(waiter, blocker, "a row lock", "row_lock")
+                place = row.get("lock")
+                yield Edge(waiter, blocker, f"a row lock on {place}" if place else "a row lock", "row_lock")
 
     def _metadata_locks(self) -> Iterator[Edge]:
         """Yield edges from threads waiting for a metadata lock to holders that are not waiting for it."""

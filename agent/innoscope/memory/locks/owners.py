@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from innoscope import _native
 from innoscope.common.errors import InnoscopeError
-from innoscope.memory.locks import futexes, held_rows, metadata, srw, sync_array
+from innoscope.memory.locks import blocked_rows, futexes, metadata, srw, sync_array
 from innoscope.memory.locks import layout as layouts
 from innoscope.memory.locks import sessions as sessions_of
+from innoscope.memory.locks.blocked_rows import BlockedRow, BlockedRows
 from innoscope.memory.locks.held import HeldLock
-from innoscope.memory.locks.held_rows import HeldRows
 from innoscope.memory.locks.layout import ProcessMemory
 from innoscope.sampling.lock_sections import own_functions
 
@@ -75,7 +75,7 @@ class LockOwners:
         self._target = target
         self._memory = ProcessMemory(target.pid)
         self._locks: dict[int, _Lock] = {}
-        self._rows = HeldRows(self._memory)
+        self._rows = BlockedRows(self._memory)
         self._sessions: tuple[ServerSession, ...] = ()
         self._most = 0
         self._layout: LockLayout | None = None
@@ -93,7 +93,7 @@ class LockOwners:
         by_tid = {thread.ns_tid: thread for thread in snapshot.threads}
         found: dict[int, list[Wait]] = {}
         threads, seen = set(by_tid), {thread.wait for thread in snapshot.threads}
-        self._unread = self._learner.is_alive() and bool(seen & (_LATCHES | _METADATA | {held_rows.WAIT}))
+        self._unread = self._learner.is_alive() and bool(seen & (_LATCHES | _METADATA | {blocked_rows.WAIT}))
         try:
             waits = self._waits(snapshot, by_tid, seen)
             steady = self._steady(snapshot, threads, seen, waits)
@@ -105,19 +105,20 @@ class LockOwners:
             self._add(address, waits, by_tid, steady.get(address, frozenset()))
 
     def held_locks(self) -> tuple[HeldLock, ...]:
-        """Return a record for each lock and owner, row locks last.
-
-        Within both groups, locks with the most waiting threads come first.
-        """
+        """Return a record for each lock and owner, locks with the most waiting threads first."""
         locks = sorted(self._locks.items(), key=lambda item: -item[1].waited)[:_MAX_LOCKS]
         unnamed = [address for address, lock in locks if not lock.name]
         names = _names(self._target.pid, unnamed) if unnamed else {}
-        others = (
+        return tuple(
             held
             for address, lock in locks
             for held in _held(address, lock, lock.name or names.get(address) or _described(lock))
         )
-        return (*others, *self._rows.locks[:_MAX_LOCKS])
+
+    @property
+    def blocked_rows(self) -> tuple[BlockedRow, ...]:
+        """Return the waits for row locks in the snapshot in which the most threads waited for them."""
+        return self._rows.waits
 
     @property
     def sessions(self) -> tuple[ServerSession, ...]:
@@ -133,7 +134,7 @@ class LockOwners:
             # A thread that waits for a row neither waits for a latch nor holds one (lock_wait_suspend_thread,
             # lock0wait.cc). A sync array that shows otherwise was read later than the stack: the thread has
             # run since.
-            rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == held_rows.WAIT}
+            rows = {thread.ns_tid for thread in snapshot.threads if thread.wait == blocked_rows.WAIT}
             found += sync_array.waits(self._memory, self._layout.latches, threads - rows)
         return found
 
@@ -151,13 +152,13 @@ class LockOwners:
         return {wait.address: frozenset(wait.owners) for wait in again}
 
     def _waits(self, snapshot: Snapshot, by_tid: dict[int, Thread], seen: set[str]) -> list[Wait]:
-        """Return the waits for latches and metadata locks, and record the holders of row locks."""
+        """Return the waits for latches and metadata locks, and record those for row locks."""
         threads = set(by_tid)
         found = self._latched(snapshot, threads, seen)
         layout = self._layout
         if layout is None or layout.sessions is None:
             return found
-        rows = sum(thread.wait == held_rows.WAIT for thread in by_tid.values()) if layout.rows else 0
+        rows = sum(thread.wait == blocked_rows.WAIT for thread in by_tid.values()) if layout.rows else 0
         if found or rows or seen & _METADATA or not self._sessions:
             sessions = sessions_of.read(self._memory, layout.sessions, threads)
             if seen & _METADATA:

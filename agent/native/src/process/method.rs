@@ -53,7 +53,7 @@ pub fn open_source(
 /// all reasons. The error has the kind of the last source's error, because that source has the lowest
 /// requirements.
 ///
-/// While a sleepable iterator waits for memory, the kernel detaches no uprobe from any process:
+/// While a sleepable iterator waits for memory, the kernel cannot detach uprobes from any process:
 /// bpf_iter_run_prog (kernel/bpf/bpf_iter.c, Linux 6.18) holds rcu_read_lock_trace, for which
 /// uprobe_unregister_sync (kernel/events/uprobes.c) waits. `Bpf` is therefore skipped for a process in a
 /// container.

@@ -1,16 +1,17 @@
-//! Finds out whether a process is in a container.
+//! Detects whether a process is in a container.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// Return true if a process is in another pid or user namespace than this one, or if that cannot be read.
+/// The kernel's first namespaces and their inodes (PROC_PID_INIT_INO and PROC_USER_INIT_INO in proc_ns.h).
+const FIRST: [(&str, u64); 2] = [("pid", 0xEFFF_FFFC), ("user", 0xEFFF_FFFD)];
+
+/// Return true if a process is not in the first pid and user namespaces, or if that cannot be read.
 ///
 /// Whoever controls a container can make accesses to its memory wait forever, for instance by placing a stack
 /// in a file of a FUSE file system.
 pub fn in_container(pid: u32) -> bool {
-    ["pid", "user"].iter().any(|namespace| {
-        let inode = |process: &str| Some(fs::metadata(format!("/proc/{process}/ns/{namespace}")).ok()?.ino());
-        let theirs = inode(&pid.to_string());
-        theirs.is_none() || theirs != inode("self")
+    FIRST.iter().any(|(name, first)| {
+        fs::metadata(format!("/proc/{pid}/ns/{name}")).map_or(true, |namespace| namespace.ino() != *first)
     })
 }
