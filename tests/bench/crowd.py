@@ -1,8 +1,8 @@
 """Measure one server with thousands of idle connections: ``python -m bench crowd --crowd-connections 19000``.
 
 The agent and the sensor observe the server, with probes attached, and the agent is scraped every 5 s.
-If the peak memory of a daemon exceeds the ``MemoryMax`` of its unit, the exit status is 1. RLIMIT_NOFILE
-limits the number of connections, because the server needs a descriptor for each.
+The exit status is 1 as for ``many``. RLIMIT_NOFILE limits the number of connections, because the server
+needs a descriptor for each.
 """
 
 from __future__ import annotations

@@ -1,24 +1,28 @@
 """Measure many small servers on one host: ``python -m bench many --many-servers 100``.
 
 All servers are idle. The agent and the sensor observe all of them, with probes attached, and the agent is
-scraped every 5 s. If the peak memory of a daemon exceeds the ``MemoryMax`` of its unit, the exit status is 1.
+scraped every 5 s. The exit status is 1 if the peak memory of a daemon exceeds the ``MemoryMax`` of its unit,
+if fewer than one snapshot per second is taken of each server on average, or if some collectors never succeed.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import quantiles
+from statistics import mean, quantiles
 from typing import TYPE_CHECKING, Any
 
 from bench.proc import cpu_seconds, memory_mb
 from bench.scene import say
 from bench.tables import table
+from innoscope.target import allowed_users
 from safety.agenting import Running
 from safety.sensing import Sensing
 from safety.units import Unit
@@ -76,12 +80,31 @@ def run(name: str, settings: Settings) -> Record:
     """Start the servers, wait until all are fully observed, and measure."""
     count = settings.many_servers
     with ExitStack() as stack:
+        stack.enter_context(watching(count))
         servers = list(started(stack, name, count))
         sensing = stack.enter_context(Sensing(only=servers))
         agent = stack.enter_context(Running(servers[0], sensor=sensing.path, options=configured(servers[1:])))
         settled_s = settle(agent, settings.scrape_every)
         say(f"{name}: a scrape every {settings.scrape_every:g} s for {settings.many_seconds:g} s")
-        return {"servers": count, "settled_s": settled_s, **measured(sensing, agent, settings)}
+        record = measured(sensing, agent, settings)
+        watched = len(record["snapshots_per_second"])
+        assert watched == count, f"the sensor watches {watched} of {count} servers"
+        return {"servers": count, "settled_s": settled_s, **record}
+
+
+@contextmanager
+def watching(count: int) -> Iterator[None]:
+    """Let the sensor watch ``count`` servers. By default, it watches at most 64."""
+    with tempfile.TemporaryDirectory(prefix="innoscope-bench-") as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "servers.toml"
+        path.write_text(f"max_servers = {count}\n")
+        path.chmod(0o644)
+        os.environ[allowed_users.VARIABLE] = str(path)
+        try:
+            yield
+        finally:
+            del os.environ[allowed_users.VARIABLE]
 
 
 def started(stack: ExitStack, name: str, count: int) -> Iterator[Server]:
@@ -164,9 +187,14 @@ def snapshots_per_second(sensing: Sensing, begin: float, end: float) -> list[flo
 
 
 def exceeded(results: dict[str, Record]) -> list[str]:
-    """Return a message for each daemon whose peak memory exceeds the limit of its unit."""
+    """Return a message for each limit that is exceeded: memory, snapshots per second, collectors."""
     found = []
     for name, record in results.items():
+        rate = mean(record["snapshots_per_second"])
+        if round(rate, 2) < 1:
+            found.append(f"{name}: {rate:.3f} snapshots per second of each server, at least 1 expected")
+        if record["settled_s"] >= _PATIENCE_S:
+            found.append(f"{name}: some collectors did not succeed within {_PATIENCE_S:g} s")
         for who, peak_mb in record["peak_mb"].items():
             limit_mb = Unit.named(who).memory_max / 1e6
             if peak_mb > limit_mb:

@@ -18,7 +18,7 @@ from scale import count, few
 _TESTS = Path(__file__).resolve().parents[1]
 _SECONDS = count(quick=3, full=5)
 #: The targets of the quick suite, which are in Python, because compiling the core takes minutes.
-_QUICK = ("http", "sensor", "catalogs", "snapshots")
+_QUICK = ("http", "sensor", "catalogs", "snapshots", "incident")
 #: Minimum executions per second of CPU time. A run with fewer has spent most of its time in the harness.
 _LEAST_EXECUTIONS = 60
 

@@ -122,6 +122,9 @@ fn stop_and_copy(pid: u32, tid: u32) -> Result<(Option<RawThread>, bool)> {
         let late = read_thread(pid, tid).is_some_and(|now| !matches!(now.state, 'Z' | 'X'));
         return Ok((Some(thread).filter(|_| late), late));
     };
+    if read_thread(pid, tid).is_none() {
+        return Ok((None, false)); // the thread exited before it was seized, and its id was reused by another process
+    }
     let Ok(registers) = ptrace::getregs(Pid::from_raw(tid as i32)) else {
         return Ok((None, false));
     };
