@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,16 +32,17 @@ SERVERS = few(
 def test_read_takes_less_than_a_millisecond(
     name: str, server: Callable[[str], Server], tmp_path: Path
 ) -> None:
-    """Check the CPU time on a current server. It is derived from that of other work in the same seconds.
+    """Check the CPU time on a current server. It is derived from that of other work at the same moment.
 
-    Of both, use the shortest time: other machines of the same hypervisor can only add to it.
+    The speed of a virtual CPU changes by half within a second, so each read is compared with the work that
+    follows it.
     """
     reader = MemoryReader(find_one(server(name).pid), cache=tmp_path)
     reader.read()
-    took, work = [], []
+    ratios = []
     for _ in range(READS):
         began = time.thread_time()
         reader.read()
-        took.append(time.thread_time() - began)
-        work.append(slowness.reference_work())
-    assert min(took) / min(work) * _CURRENT_S < 1e-3
+        took = time.thread_time() - began
+        ratios.append(took / slowness.reference_work())
+    assert median(ratios) * _CURRENT_S < 1e-3
