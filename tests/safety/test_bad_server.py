@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from contextlib import ExitStack
 from functools import partial
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 def test_the_other_servers_are_watched(
     error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
+
     def watch(target: Target, *arguments: Any, **named: Any) -> WatchedServer:
         if target.pid == bad.pid:
             ERRORS[error]()
