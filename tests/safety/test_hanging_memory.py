@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import signal
 import subprocess
 import time
@@ -16,7 +17,6 @@ import pytest
 
 from innoscope._native import CodeFile, Uprobe
 from innoscope.probes.loader import compile_and_load
-from innoscope.sampling import descriptors
 from safety.command import INNOSCOPE
 from safety.hanging_files import HangingFiles
 from safety.sensing import Sensing, of_pid, outcome
@@ -44,7 +44,10 @@ int probe(void *context) { return 0; }
 _CONTAINER: Final = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 #: Detaching a probe takes milliseconds. While an iterator holds the kernel's lock, it never ends.
 DETACH_S: Final = 30.0
-_CALLS: Final = descriptors.syscall_names()
+#: Functions of the kernel in which a thread waits for a page of a FUSE file system.
+_FUSE_WAITS: Final = ("request_wait_answer", "folio_wait_bit_common")
+#: Number of the system call process_vm_readv.
+_READ: Final = {"x86_64": "310", "aarch64": "270"}[platform.machine()]
 #: Maximum number of replies without all metrics of the other server while more and more servers hang.
 INCOMPLETE: Final = 5
 
@@ -175,8 +178,7 @@ def _reads_and_waits(pid: int) -> bool:
     """Return whether a thread waits for a file's page or for FUSE while it reads another process's memory."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(OSError):  # the thread has just exited
-            number = task.joinpath("syscall").read_text().split()[0]
-            waits = task.joinpath("wchan").read_text() in ("request_wait_answer", "folio_wait_bit_common")
-            if waits and number.isdigit() and _CALLS.get(int(number)) == "process_vm_readv":
+            reads = task.joinpath("syscall").read_text().split()[0] == _READ
+            if reads and task.joinpath("wchan").read_text() in _FUSE_WAITS:
                 return True
     return False
