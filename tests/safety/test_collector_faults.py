@@ -86,7 +86,7 @@ _QUICK: Final = (
 class _Client:
     """A stand-in for the connection to the sensor."""
 
-    def collect(self) -> Any:
+    def collect(self, _timeout: float) -> Any:
         """Return None instead of a reply, because the collector only stores the reply."""
 
 

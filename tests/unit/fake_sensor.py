@@ -33,7 +33,7 @@ class Sensor:
         self.released = threading.Event()
         self.released.set()
 
-    def collect(self) -> Reply:
+    def collect(self, _timeout: float) -> Reply:
         self.released.wait()
         answer = self.replies.pop(0)
         if isinstance(answer, Exception):

@@ -191,6 +191,31 @@ def test_time_budget_follows_the_timeout_of_prometheus(header: str | None, secon
     assert budget(header) == pytest.approx(seconds)
 
 
+class _Asked(Sensor):
+    """A fake sensor that records the time limits of the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(reply())
+        self.limits: list[float] = []
+
+    def collect(self, timeout: float) -> Reply:
+        self.limits.append(timeout)
+        return super().collect(timeout)
+
+
+def test_time_limits_grow_with_the_number_of_servers() -> None:
+    """The limit in Prometheus' header still applies."""
+    named = tuple(config.Server(f"s{number}", socket=f"/run/{number}.sock") for number in range(100))
+    sensor = _Asked()
+    settings = config.Config(sql=QUIET.sql, server=named)
+    gatherer = Gatherer(sensor, Servers(settings), registry.default())
+    gatherer.gather(_AMPLE_S)
+    assert gatherer.crowding >= 4
+    assert sensor.limits[0] >= 4 * settings.sensor.timeout_seconds
+    assert budget(None, 4) == pytest.approx(4 * 0.8)
+    assert budget("1", 4) == pytest.approx(0.85)
+
+
 def test_own_cost_is_exported() -> None:
     found = {(one.metric, one.labels): one.value for one in own(SensorState(), 3).samples}
 

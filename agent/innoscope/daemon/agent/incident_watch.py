@@ -108,7 +108,7 @@ class IncidentWatch:
         return samples
 
     def _second(self, beat: Beat) -> None:
-        scrape = self._gatherer.gather(slowness.scaled(_SCRAPE_S))
+        scrape = self._gatherer.gather(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding)
         if scrape is not None:
             self._recorders.add_scrape(time.time() - self._gatherer.age(), scrape)
         current = self._recorders.all()

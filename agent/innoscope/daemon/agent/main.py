@@ -242,7 +242,7 @@ class Agent:
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
         self._maintain()
-        self._gatherer.gather(slowness.scaled(_SCRAPE_S))
+        self._gatherer.gather(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding)
         self._supervisor.ready()
         while True:
             beat()
@@ -270,7 +270,9 @@ class Agent:
             return
         self._recorded_at = now
         try:
-            scrape = self._gatherer.recent(slowness.scaled(_SCRAPE_S), self._step_s * _MAX_SCRAPE_AGE)
+            scrape = self._gatherer.recent(
+                slowness.scaled(_SCRAPE_S) * self._gatherer.crowding, self._step_s * _MAX_SCRAPE_AGE
+            )
             if scrape is not None:
                 at = time.time() - (time.monotonic() - scrape.at)
                 self.history.add_scrape(at, scrape.series)

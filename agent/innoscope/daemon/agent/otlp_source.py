@@ -42,7 +42,7 @@ class OtlpSource:
     def values(self) -> MetricValues | None:
         """Return the values of a recent scrape, or of a new one; None if that fails."""
         max_age_s = self._otlp.interval_seconds * _MAX_SCRAPE_AGE
-        scrape = self._gatherer.recent(slowness.scaled(_SCRAPE_S), max_age_s)
+        scrape = self._gatherer.recent(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding, max_age_s)
         if scrape is None:
             return None
         return MetricValues(time.time_ns() - int(self._gatherer.age() * 1e9), scrape.series)

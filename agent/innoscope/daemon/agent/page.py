@@ -126,7 +126,9 @@ class LivePage:
         return compressed(request, unless_cached(request, answer))
 
     def _latest_scrape(self) -> Scrape | None:
-        return self._gatherer.latest or self._gatherer.gather(slowness.scaled(_SCRAPE_S))
+        return self._gatherer.latest or self._gatherer.gather(
+            slowness.scaled(_SCRAPE_S) * self._gatherer.crowding
+        )
 
 
 def _served(request: Request, role: Role) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class Routes:
 
     def metrics(self, request: Request) -> Response:
         """Run a scrape, and serve all its series in the format that the client accepts."""
-        scrape = self._gatherer.gather(budget(request.headers.get(_TIMEOUT_HEADER)))
+        header = request.headers.get(_TIMEOUT_HEADER)
+        scrape = self._gatherer.gather(budget(header, self._gatherer.crowding))
         if scrape is None:
             return plain("the first scrape is not complete", HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
@@ -85,10 +86,13 @@ class Routes:
         return compressed(request, as_json({name: rows for name, rows in named if name is not None}))
 
 
-def budget(header: str | None) -> float:
-    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout, if sent."""
+def budget(header: str | None, crowding: float = 1.0) -> float:
+    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout, if sent.
+
+    ``crowding`` is ``Gatherer.crowding``.
+    """
     try:
         timeout = float(header or "inf")
     except ValueError:
         timeout = float("inf")
-    return max(0.05, min(slowness.scaled(_BUDGET_S), timeout - _TRANSFER_S))
+    return max(0.05, min(slowness.scaled(_BUDGET_S) * crowding, timeout - _TRANSFER_S))

@@ -94,10 +94,13 @@ class SensorClient:
             )
         return reply
 
-    def collect(self) -> Reply:
-        """Run all collectors on all servers once, and return their results."""
+    def collect(self, timeout: float | None = None) -> Reply:
+        """Run all collectors on all servers once, and return their results.
+
+        ``timeout`` replaces the client's, in seconds; it is not extended on a slow host.
+        """
         with self._bad_message_as_down():
-            return messages.decode_reply(self._call({"call": "collect"}))
+            return messages.decode_reply(self._call({"call": "collect"}, timeout))
 
     def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
         """Return the new cursor, and profiles by server. Repeat the call until no server has chunks."""
@@ -127,18 +130,19 @@ class SensorClient:
         with self._bad_message_as_down():
             return messages.decoded(self._call({"call": "probes"}), _Statuses).servers
 
-    def _call(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        deadline = time.monotonic() + self._timeout
+    def _call(self, request: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
+        timeout = timeout or self._timeout
+        deadline = time.monotonic() + timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
                 # settimeout() makes connect() non-blocking, which fails if the backlog is full
-                wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(self._timeout))
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
                 wire.connect(self.path)
                 with suppress(BrokenPipeError):  # refused before the request was sent; the reply explains why
                     messages.send(wire, request, messages.REQUEST_BYTES, deadline)
                 reply = messages.receive(wire, messages.REPLY_BYTES, deadline)
         except (messages.TooSlow, TimeoutError, BlockingIOError) as error:
-            raise self._down(f"no reply within {self._timeout:g} s") from error
+            raise self._down(f"no reply within {timeout:g} s") from error
         except OSError as error:
             raise self._unreachable(error) from error
         except messages.BadMessage as error:
