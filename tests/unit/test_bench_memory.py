@@ -1,4 +1,4 @@
-"""The benchmarks of many servers and many threads fail if a daemon exceeds its unit's MemoryMax."""
+"""The benchmarks of many servers and many threads fail if a daemon exceeds one of their limits."""
 
 from __future__ import annotations
 
@@ -30,13 +30,29 @@ def test_exit_status(
     name = module.__name__.rpartition(".")[2]
     limit_mb = Unit.named(daemon).memory_max / 1e6
     peaks = {"sensor": 90.0, "agent": 90.0} | {daemon: limit_mb + excess_mb}
-    monkeypatch.setattr(module, "run", lambda *_: {"peak_mb": peaks})
+    record = {"peak_mb": peaks, "snapshots_per_second": [0.99, 1.0], "settled_s": 10.0}
+    monkeypatch.setattr(module, "run", lambda *_: record)
     monkeypatch.setattr(module, "report", lambda _: "")
     monkeypatch.setattr(sys, "argv", ["bench", name, "--quick", "--json", str(tmp_path / "values.json")])
 
     assert bench.main() == (1 if excess_mb else 0)
     says = f"the {daemon} took {limit_mb + 1:.0f} MB, limit {limit_mb:.0f} MB (MemoryMax)"
     assert (says in capsys.readouterr().err) == bool(excess_mb)
+
+
+@pytest.mark.parametrize(
+    ("rates", "settled_s", "says"),
+    [
+        ([1.0, 0.98], 10.0, "0.990 snapshots per second"),
+        ([1.0, 1.0], 1_000.0, "some collectors did not succeed within 900 s"),
+    ],
+)
+def test_missed_snapshots_and_collectors_are_reported(
+    rates: list[float], settled_s: float, says: str
+) -> None:
+    record = {"peak_mb": {"sensor": 90.0}, "snapshots_per_second": rates, "settled_s": settled_s}
+    [found] = many.exceeded({"mysql-5.6.24": record})
+    assert says in found
 
 
 def test_limits_of_the_units() -> None:
