@@ -131,7 +131,7 @@ class SensorClient:
             return messages.decoded(self._call({"call": "probes"}), _Statuses).servers
 
     def _call(self, request: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
-        timeout = timeout or self._timeout
+        timeout = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as wire:
