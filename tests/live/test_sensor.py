@@ -160,12 +160,13 @@ def test_profiles_are_transferred_and_rendered(sensing: Sensing, mysql: Server) 
         deadline = time.monotonic() + PATIENCE_S
         while not has_waiters():
             assert time.monotonic() < deadline
-            cursor, replies = sensing.client.profiles(cursor)
-            for chunk in replies["shop"].chunks:
+            page = sensing.client.profiles(cursor)
+            cursor = page.cursor
+            for chunk in page.servers["shop"].chunks:
                 history.add_chunk(chunk)
             time.sleep(0.2)
-    again = sensing.client.profiles(cursor)[1]["shop"].chunks
-    rendered = report(replies["shop"].target, history.between(0, 1e12))
+    again = sensing.client.profiles(cursor).servers["shop"].chunks
+    rendered = report(page.servers["shop"].target, history.between(0, 1e12))
     text = encode(rendered, "text").decode()
 
     assert again == [] or again[0].start > history.between(0, 1e12).end, "sent twice"

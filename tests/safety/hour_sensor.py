@@ -59,7 +59,7 @@ class HourSensor:
         if request["call"] == "profiles":
             cursor, chunks = self._profiles.since(request["cursor"].get("hour", 0))
             reply = {"target": self._target, "cursor": cursor, **encode_chunks(chunks)}
-            return {"servers": {"hour": reply}}
+            return {"servers": {"hour": reply}, "more": bool(chunks)}
         if request["call"] == "collect":
             reply = messages.encode_servers(())
             return identity | {"cpu_seconds": 0.0, "rss_bytes": 0, "sent_at": time.time(), **reply}

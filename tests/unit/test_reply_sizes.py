@@ -66,12 +66,12 @@ def all_chunks(slots: dict[str, ServerSlot]) -> tuple[dict[str, list[Chunk]], in
     found: dict[str, list[Chunk]] = {name: [] for name in slots}
     cursor: dict[str, int] = {}
     for request in range(1, _MOST_REQUESTS):
-        servers = checked(replies.profiles(slots.items(), cursor))
-        new = {name: decode_chunks(body) for name, body in servers.items()}
-        if not any(new.values()):
+        reply = replies.profiles(slots.items(), cursor)
+        servers = checked(reply)
+        for name, body in servers.items():
+            found[name] += decode_chunks(body)
+        if not reply["more"]:
             return found, request
-        for name, chunks in new.items():
-            found[name] += chunks
         cursor = {name: body["cursor"] for name, body in servers.items()}
     raise AssertionError("the cursor does not advance")
 
@@ -137,14 +137,15 @@ def test_large_samples_of_several_servers_are_sent_in_turns(character: str, work
     rows = dict.fromkeys(slots, 0)
     cursor: dict[str, int] = {}
     for request in range(_MOST_REQUESTS):
-        servers = checked(replies.samples(slots.items(), cursor))
-        batches = {name: decode_samples(body, START - 9, START + 9) for name, body in servers.items()}
-        if not any(batch.snapshots for batch in batches.values()):
-            break
-        for name, batch in batches.items():
+        reply = replies.samples(slots.items(), cursor)
+        servers = checked(reply)
+        for name, body in servers.items():
+            batch = decode_samples(body, START - 9, START + 9)
             rows[name] += sum(len(one.tids) for one in batch.snapshots)
         cursor |= {name: body["cursor"] for name, body in servers.items()}
         assert rows["real"] == 3 or request == 0
+        if not reply["more"]:
+            break
     assert rows == {"a": 300, "b": 300, "c": 300, "real": 3}
 
 

@@ -14,7 +14,7 @@ from innoscope.daemon.agent.main import create_folder
 from innoscope.daemon.agent.session_hour import SessionHour
 from innoscope.daemon.agent.session_recorder import SessionRecorder
 from innoscope.daemon.protocol import messages
-from innoscope.daemon.protocol.client import SensorDown, ServerSamples
+from innoscope.daemon.protocol.client import Page, SensorDown, ServerSamples
 from innoscope.daemon.protocol.messages import BadMessage
 from innoscope.daemon.protocol.sample_encoding import decode_samples, encode_samples
 from innoscope.sampling.model import Blocked, Frame, Thread, Trust
@@ -226,12 +226,14 @@ class FakeSensor:
     def __init__(self) -> None:
         self.buffer = SampleBuffer()
         self.down = False
+        self.requests = 0
 
-    def samples(self, cursor: dict[str, int]) -> tuple[dict[str, int], dict[str, ServerSamples]]:
+    def samples(self, cursor: dict[str, int]) -> Page[ServerSamples]:
+        self.requests += 1
         if self.down:
             raise SensorDown("the sensor is down")
         after, found = self.buffer.since(cursor.get("mysqld-1", 0), 100)
-        return {"mysqld-1": after}, {"mysqld-1": ServerSamples(target(), found)}
+        return Page({"mysqld-1": after}, {"mysqld-1": ServerSamples(target(), found)}, found.more)
 
 
 def recorder(folder: Path, sensor: FakeSensor, clock: Clock) -> SessionRecorder:
@@ -240,6 +242,22 @@ def recorder(folder: Path, sensor: FakeSensor, clock: Clock) -> SessionRecorder:
     made = SessionRecorder(sensor, lambda _name, _target: "orders", 10, SessionHour(clock=clock), store)
     made.prepare()
     return made
+
+
+def test_poll_ends_although_snapshots_are_taken_meanwhile(tmp_path: Path) -> None:
+    """Fetch only what exists. With many servers, snapshots are added faster than requests are answered."""
+
+    class BusySensor(FakeSensor):
+        def samples(self, cursor: dict[str, int]) -> Page[ServerSamples]:
+            page = super().samples(cursor)
+            self.buffer.add(START + 100 + self.requests, 1.0, [busy(1)])
+            return page
+
+    sensor = BusySensor()
+    for second in range(3):
+        sensor.buffer.add(START + second, 1.0, [busy(tid) for tid in range(1, 101)])
+    recorder(tmp_path, sensor, Clock()).poll()
+    assert sensor.requests == 4, "three full replies, and one with the rest"
 
 
 def test_agent_that_restarts_writes_each_sample_once(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_scrape_ends_within_its_timeout_on_any_host(
 ) -> None:
     monkeypatch.setattr(slowness, "factor", lambda: factor)
 
-    assert budget(header) == pytest.approx(seconds)
+    assert budget(header, slowness.scaled(0.8)) == pytest.approx(seconds)
 
 
 def test_a_runner_extends_the_timeouts_of_its_collectors() -> None:

@@ -9,7 +9,7 @@ import pytest
 from innoscope.daemon.agent.stack_history import ProfileStore, moment
 from innoscope.daemon.http.roles import Client, Role
 from innoscope.daemon.http.server import Request
-from innoscope.daemon.protocol.client import ServerProfiles
+from innoscope.daemon.protocol.client import Page, ServerProfiles
 from innoscope.sampling.model import Frame, Trust
 from innoscope.sampling.profile_history import Chunk, ClassifiedStack
 from unit.fake_sensor import ALIVE, Clock
@@ -38,9 +38,9 @@ class Profiler:
         chunks = [Chunk(end - 10, end, 10, 5.0, {stack: 30})]
         self.chunks = {name: ServerProfiles(ALIVE, chunks) for name in ("3306", "3307")}
 
-    def profiles(self, cursor: Any) -> tuple[Any, dict[str, ServerProfiles]]:
+    def profiles(self, cursor: Any) -> Page[ServerProfiles]:
         chunks, self.chunks = self.chunks, {}
-        return cursor, chunks
+        return Page(cursor, chunks, more=False)
 
 
 def get(store: ProfileStore, query: dict[str, str], *, trusted: bool = True) -> tuple[int, bytes]:

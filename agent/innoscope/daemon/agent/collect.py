@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 #: A scrape that is requested within this many seconds after the latest one shares its result.
 _SHARED_S: Final = 0.25
-#: Number of servers beyond which the time limits grow. With 100 servers, the sensor's reply took 0.8 to 1.5 s
-#: on a host half as fast as a current one.
-_ORDINARY_SERVERS: Final = 25
+#: Time limit of a scrape in seconds, with few servers on an ordinary host.
+_SCRAPE_S: Final = 0.8
 #: Minimum timeout of SQL queries in seconds, even if less time remains for the scrape.
 _MIN_TIMEOUT_S: Final = 0.05
 #: Collectors to report as failed if the sensor has not yet listed the collectors of a server.
@@ -122,17 +121,23 @@ class Gatherer:
         self.latest: Scrape | None = None
 
     @property
-    def crowding(self) -> float:
-        """Return the factor by which the number of servers extends a scrape's time limits: at least 1."""
-        return max(1.0, len(list(self._servers)) / _ORDINARY_SERVERS)
+    def budget(self) -> float:
+        """Return the time limit of a scrape in seconds. It grows on slow hosts and with many servers."""
+        return slowness.scaled(_SCRAPE_S) * self._crowding
 
-    def gather(self, budget: float) -> Scrape | None:
-        """Run a scrape within ``budget`` seconds, unless the latest one is recent enough to share.
+    @property
+    def _crowding(self) -> float:
+        return slowness.crowding(len(list(self._servers)))
 
+    def gather(self, budget: float | None = None) -> Scrape | None:
+        """Run a scrape, unless the latest one is recent enough to share.
+
+        The time limit is ``budget`` seconds, by default ``self.budget``.
         If waiting for another thread's scrape takes more than half of the budget, return the latest complete
         scrape, if any. A scrape in the remaining time might report the sensor and the servers as failed only
         because they timed out.
         """
+        budget = self.budget if budget is None else budget
         deadline = self._clock() + budget
         if not self._lock.acquire(timeout=budget):
             return self.latest
@@ -144,11 +149,11 @@ class Gatherer:
         finally:
             self._lock.release()
 
-    def recent(self, budget: float, max_age_s: float) -> Scrape | None:
+    def recent(self, max_age_s: float) -> Scrape | None:
         """Return the latest scrape if it is at most ``max_age_s`` seconds old, otherwise a new one."""
         if self.latest is not None and self.age() <= max_age_s:
             return self.latest
-        return self.gather(budget)
+        return self.gather()
 
     def age(self) -> float:
         """Return the age of the latest scrape in seconds; 0 before the first scrape."""
@@ -163,7 +168,7 @@ class Gatherer:
             self._merger.keep_only(server.name for server in self._servers)
 
     def _gather(self, deadline: float) -> Scrape:
-        self._sensor.timeout = min(self._timeout * self.crowding, deadline - self._clock())
+        self._sensor.timeout = min(self._timeout * self._crowding, deadline - self._clock())
         self._runner.start()
         known = list(self._servers)
         asked = self._start_sql(known, deadline)

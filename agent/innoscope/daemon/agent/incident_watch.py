@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import Sample
 from innoscope.diagnose.watch.events import worst_finding
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _EVERY_S: Final = 1.0
-_SCRAPE_S: Final = 0.8
 #: Seconds until the directory is checked again after a failed check or write.
 _RETRY_S: Final = 60.0
 _REMEDY: Final = "watch.directory in agent.toml must be a directory that the agent can write"
@@ -108,7 +106,7 @@ class IncidentWatch:
         return samples
 
     def _second(self, beat: Beat) -> None:
-        scrape = self._gatherer.gather(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding)
+        scrape = self._gatherer.gather()
         if scrape is not None:
             self._recorders.add_scrape(time.time() - self._gatherer.age(), scrape)
         current = self._recorders.all()

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from innoscope import __version__, _native
-from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.supervision import Supervisor, Trouble
 from innoscope.daemon.agent import child, incident_watch, privileges
@@ -64,7 +63,6 @@ _log = logging.getLogger(__name__)
 
 #: Timeout for a request for profiles, in seconds. A reply may contain ten minutes of one server's profiles.
 _PROFILES_S: Final = 5.0
-_SCRAPE_S: Final = 0.8
 #: Timeout for a request for the snapshots of one minute, in seconds.
 _SNAPSHOTS_S: Final = 2.0
 #: The live page's metrics are recorded once per step. A scrape younger than this share of a step is reused.
@@ -242,7 +240,7 @@ class Agent:
     def _poll(self, beat: Beat) -> None:
         """Fetch profiles, record metrics and search for servers every ``stacks.poll_seconds``."""
         self._maintain()
-        self._gatherer.gather(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding)
+        self._gatherer.gather()
         self._supervisor.ready()
         while True:
             beat()
@@ -270,9 +268,7 @@ class Agent:
             return
         self._recorded_at = now
         try:
-            scrape = self._gatherer.recent(
-                slowness.scaled(_SCRAPE_S) * self._gatherer.crowding, self._step_s * _MAX_SCRAPE_AGE
-            )
+            scrape = self._gatherer.recent(self._step_s * _MAX_SCRAPE_AGE)
             if scrape is not None:
                 at = time.time() - (time.monotonic() - scrape.at)
                 self.history.add_scrape(at, scrape.series)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlencode
 
 from innoscope import __version__
-from innoscope.common import slowness
 from innoscope.daemon.push.otlp import MetricValues
 from innoscope.daemon.push.otlp_encoding import LogRecord
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from innoscope.diagnose.verdict import Finding, Verdict
     from innoscope.diagnose.watch.loop import Stalled
 
-_SCRAPE_S: Final = 0.8
 #: A scrape younger than this share of the interval is reused, for example one that Prometheus requested.
 _MAX_SCRAPE_AGE: Final = 0.5
 #: A finding that no verdict has contained for this many seconds has ended. If it returns, it begins again.
@@ -42,7 +40,7 @@ class OtlpSource:
     def values(self) -> MetricValues | None:
         """Return the values of a recent scrape, or of a new one; None if that fails."""
         max_age_s = self._otlp.interval_seconds * _MAX_SCRAPE_AGE
-        scrape = self._gatherer.recent(slowness.scaled(_SCRAPE_S) * self._gatherer.crowding, max_age_s)
+        scrape = self._gatherer.recent(max_age_s)
         if scrape is None:
             return None
         return MetricValues(time.time_ns() - int(self._gatherer.age() * 1e9), scrape.series)

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import __version__
-from innoscope.common import sanitize, slowness
+from innoscope.common import sanitize
 from innoscope.daemon.agent import state
 from innoscope.daemon.http import landing, page_files
 from innoscope.daemon.http.answers import PAGE_HEADERS, as_json, compressed, unless_cached
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Version of the documents described in docs/live-page.md.
 SCHEMA: Final = 1
-#: Timeout for the scrape that a request starts if there has been none yet, in seconds.
-_SCRAPE_S: Final = 0.8
 _LINKS: Final = (
     ("/api/stacks", "stacks from the last hour; ?server=&from=-15m&to=now&format=html"),
     (
@@ -126,9 +124,7 @@ class LivePage:
         return compressed(request, unless_cached(request, answer))
 
     def _latest_scrape(self) -> Scrape | None:
-        return self._gatherer.latest or self._gatherer.gather(
-            slowness.scaled(_SCRAPE_S) * self._gatherer.crowding
-        )
+        return self._gatherer.latest or self._gatherer.gather()
 
 
 def _served(request: Request, role: Role) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from innoscope.daemon.agent.config import Config
-    from innoscope.daemon.protocol.client import ServerProfiles
+    from innoscope.daemon.protocol.client import Cursor, ServerProfiles
 
 #: Timeout for the sensor's reply in seconds. It may contain ten minutes of one server's profiles.
 _SENSOR_TIMEOUT_S: Final = 5.0
@@ -57,8 +57,12 @@ def push_once(config: Config) -> Iterator[str]:
 def _newest(sensor: SensorClient) -> dict[str, ServerProfiles]:
     """Return the newest chunk of each server."""
     newest: dict[str, ServerProfiles] = {}
-    cursor, batch = sensor.profiles({})
-    while any(one.chunks for one in batch.values()):
-        newest |= {name: replace(one, chunks=one.chunks[-1:]) for name, one in batch.items() if one.chunks}
-        cursor, batch = sensor.profiles(cursor)
+    cursor: Cursor = {}
+    more = True
+    while more:
+        page = sensor.profiles(cursor)
+        cursor, more = page.cursor, page.more
+        newest |= {
+            name: replace(one, chunks=one.chunks[-1:]) for name, one in page.servers.items() if one.chunks
+        }
     return newest

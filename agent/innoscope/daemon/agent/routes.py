@@ -5,7 +5,6 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from innoscope.common import slowness
 from innoscope.daemon.http import runbooks
 from innoscope.daemon.http.answers import as_json, compressed
 from innoscope.daemon.http.server import Request, Response, plain
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from innoscope.daemon.agent.page import LivePage
     from innoscope.daemon.agent.stack_history import ProfileStore
 
-#: Maximum duration of a scrape in seconds; more on a slow host.
-_BUDGET_S: Final = 0.8
 #: Seconds of Prometheus' timeout reserved for the transfer.
 _TRANSFER_S: Final = 0.15
 _TIMEOUT_HEADER: Final = "X-Prometheus-Scrape-Timeout-Seconds"
@@ -65,7 +62,7 @@ class Routes:
     def metrics(self, request: Request) -> Response:
         """Run a scrape, and serve all its series in the format that the client accepts."""
         header = request.headers.get(_TIMEOUT_HEADER)
-        scrape = self._gatherer.gather(budget(header, self._gatherer.crowding))
+        scrape = self._gatherer.gather(budget(header, self._gatherer.budget))
         if scrape is None:
             return plain("the first scrape is not complete", HTTPStatus.SERVICE_UNAVAILABLE)
         return Response(*self._texts.of(scrape.series, request.headers.get("Accept", "")))
@@ -86,13 +83,13 @@ class Routes:
         return compressed(request, as_json({name: rows for name, rows in named if name is not None}))
 
 
-def budget(header: str | None, crowding: float = 1.0) -> float:
-    """Return the time budget of a scrape in seconds. ``header`` is Prometheus' timeout, if sent.
+def budget(header: str | None, longest: float) -> float:
+    """Return the time limit of a scrape: at most ``longest`` seconds, and less than Prometheus' timeout.
 
-    ``crowding`` is ``Gatherer.crowding``.
+    ``header`` is Prometheus' timeout, if sent.
     """
     try:
         timeout = float(header or "inf")
     except ValueError:
         timeout = float("inf")
-    return max(0.05, min(slowness.scaled(_BUDGET_S) * crowding, timeout - _TRANSFER_S))
+    return max(0.05, min(longest, timeout - _TRANSFER_S))

@@ -13,11 +13,11 @@ from innoscope.daemon.protocol.client import SensorDown
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from innoscope.common.supervision import Beat
     from innoscope.daemon.agent.session_hour import SessionHour
-    from innoscope.daemon.protocol.client import Cursor, ServerSamples
+    from innoscope.daemon.protocol.client import Cursor, Page, ServerSamples
     from innoscope.sampling.sessions.store import HistoryStore
     from innoscope.target.model import Target
 
@@ -32,8 +32,8 @@ _RETRY_S: Final = 60.0
 class SamplesApi(Protocol):
     """The part of ``SensorClient`` that the recorder needs."""
 
-    def samples(self, cursor: Cursor) -> tuple[Cursor, Mapping[str, ServerSamples]]:
-        """Return the new cursor, and the samples after ``cursor`` by server."""
+    def samples(self, cursor: Cursor) -> Page[ServerSamples]:
+        """Return the samples after ``cursor`` by server."""
 
 
 class SessionRecorder:
@@ -136,12 +136,12 @@ class SessionRecorder:
         ]
 
     def _fetch(self) -> bool:
-        """Fetch and add samples. Return whether there were any."""
-        cursor, new = self._sensor.samples(self._cursor)
-        self._cursor = self._cursor | cursor
+        """Fetch and add samples. Return whether there are more."""
+        page = self._sensor.samples(self._cursor)
+        self._cursor = self._cursor | page.cursor
         if self._store is not None:
             self._store.cursor = self._cursor
-        for sensor_name, one in new.items():
+        for sensor_name, one in page.servers.items():
             name = self._own_name(sensor_name, one.target)
             if name is None or not one.batch.snapshots:
                 continue
@@ -151,4 +151,4 @@ class SessionRecorder:
                 lost = sum(len(snapshot.tids) for snapshot in one.batch.snapshots)
                 self._configured_store.counts.lost_rows += lost
             self._hour.add(name, one.batch)
-        return any(one.batch.snapshots for one in new.values())
+        return page.more

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from innoscope.daemon.agent.session_hour import SessionStep
-    from innoscope.daemon.protocol.client import Cursor, ServerProfiles
+    from innoscope.daemon.protocol.client import Cursor, Page, ServerProfiles
     from innoscope.sampling.fold import StackReport
     from innoscope.sampling.profile_history import Chunk, ClassifiedStack
     from innoscope.target.model import Target
 
+#: Maximum number of requests per poll. They suffice for all that the sensor stores of 100 servers.
+_MAX_REQUESTS: Final = 100
 _TYPES: Final = {
     "html": HTML,
     "json": "application/json",
@@ -40,8 +42,8 @@ _TYPES: Final = {
 class ProfilesApi(Protocol):
     """The part of ``SensorClient`` that returns profiles."""
 
-    def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """Return the new cursor, and the chunks after ``cursor`` by server."""
+    def profiles(self, cursor: Cursor) -> Page[ServerProfiles]:
+        """Return the chunks after ``cursor`` by server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +92,10 @@ class ProfileStore:
 
     def poll(self) -> None:
         """Fetch and store all new chunks. Raise SensorDown if the sensor does not reply."""
-        while True:
-            self._cursor, new = self._sensor.profiles(self._cursor)
-            for sensor_name, one in new.items():
+        for _ in range(_MAX_REQUESTS):
+            page = self._sensor.profiles(self._cursor)
+            self._cursor = page.cursor
+            for sensor_name, one in page.servers.items():
                 name = self._own_name(sensor_name, one.target)
                 if name is None:
                     continue
@@ -107,9 +110,9 @@ class ProfileStore:
                 for chunk in one.chunks:
                     stored.profiles.add_chunk(chunk)
                 self._on_new(name, one.target, one.chunks)
-            if not any(one.chunks for one in new.values()):
-                self._drop_expired()
-                return
+            if not page.more:
+                break
+        self._drop_expired()
 
     def _drop_expired(self) -> None:
         """Remove servers whose newest snapshot is older than ``keep_s`` seconds."""

@@ -9,7 +9,7 @@ import struct
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from innoscope.daemon.protocol.sample_encoding import decode_samples
 from innoscope.daemon.protocol.stack_encoding import decode_chunks, decode_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from innoscope.daemon.protocol.messages import Reply
     from innoscope.sampling.profile_history import Chunk
@@ -37,10 +37,25 @@ Cursor = dict[str, int]
 _SAMPLES_S: Final = 86_400.0
 
 
+T = TypeVar("T")
+
+
 class SensorDown(InnoscopeError):
     """The sensor does not reply, or it sends an error or a malformed reply."""
 
     exit_code = ExitCode.SENSOR_DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """A reply with the profiles or samples of each server that follow a cursor.
+
+    ``more`` is whether there were others that did not fit into the reply: they follow ``cursor``.
+    """
+
+    cursor: Cursor
+    servers: dict[str, T]
+    more: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +74,9 @@ class ServerSamples:
     batch: Batch
 
 
-class _Servers(msgspec.Struct, frozen=True):
+class _Page(msgspec.Struct, frozen=True):
     servers: dict[str, dict[str, Any]]
+    more: bool = False  # older sensors do not send it; the next poll then fetches the rest
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -102,13 +118,19 @@ class SensorClient:
         with self._bad_message_as_down():
             return messages.decode_reply(self._call({"call": "collect"}, timeout))
 
-    def profiles(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerProfiles]]:
-        """Return the new cursor, and profiles by server. Repeat the call until no server has chunks."""
+    def profiles(self, cursor: Cursor) -> Page[ServerProfiles]:
+        """Return the profiles after the cursor by server.
+
+        Call again with the new cursor if there are more.
+        """
         with self._bad_message_as_down():
             return _profiles(self._call({"call": "profiles", "cursor": cursor}))
 
-    def samples(self, cursor: Cursor) -> tuple[Cursor, dict[str, ServerSamples]]:
-        """Return the new cursor, and samples of busy threads by server. Repeat until none are left."""
+    def samples(self, cursor: Cursor) -> Page[ServerSamples]:
+        """Return the samples of busy threads after the cursor by server.
+
+        Call again with the new cursor if there are more.
+        """
         now = time.time()
         with self._bad_message_as_down():
             reply = self._call({"call": "samples", "cursor": cursor})
@@ -181,20 +203,25 @@ def _timeval(seconds: float) -> bytes:
     return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
-def _profiles(reply: Any) -> tuple[Cursor, dict[str, ServerProfiles]]:
-    cursor, found = {}, {}
-    for name, body in messages.decoded(reply, _Servers).servers.items():
-        part = messages.decoded(body, _Part)
-        cursor[name] = part.cursor
-        found[name] = ServerProfiles(messages.decode_target(part.target), decode_chunks(body))
-    return cursor, found
+def _profiles(reply: Any) -> Page[ServerProfiles]:
+    def decode(target: Target, body: dict[str, Any]) -> ServerProfiles:
+        return ServerProfiles(target, decode_chunks(body))
+
+    return _page(reply, decode)
 
 
-def _samples(reply: Any, earliest: float, latest: float) -> tuple[Cursor, dict[str, ServerSamples]]:
-    cursor, found = {}, {}
-    for name, body in messages.decoded(reply, _Servers).servers.items():
+def _samples(reply: Any, earliest: float, latest: float) -> Page[ServerSamples]:
+    def decode(target: Target, body: dict[str, Any]) -> ServerSamples:
+        return ServerSamples(target, decode_samples(body, earliest, latest))
+
+    return _page(reply, decode)
+
+
+def _page(reply: Any, decode: Callable[[Target, dict[str, Any]], T]) -> Page[T]:
+    page = messages.decoded(reply, _Page)
+    cursor, servers = {}, {}
+    for name, body in page.servers.items():
         part = messages.decoded(body, _Part)
         cursor[name] = part.cursor
-        batch = decode_samples(body, earliest, latest)
-        found[name] = ServerSamples(messages.decode_target(part.target), batch)
-    return cursor, found
+        servers[name] = decode(messages.decode_target(part.target), body)
+    return Page(cursor, servers, page.more)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from innoscope import __version__
+from innoscope.common import slowness
 from innoscope.common.errors import InnoscopeError
 from innoscope.common.samples import Outcome
 from innoscope.common.supervision import Supervisor, Trouble
@@ -289,8 +290,9 @@ class Sensor:
                 for _, _, _, watch in found:
                     if watch is not None:
                         watch.start()
+                crowding = slowness.crowding(len(found))
                 replies = [
-                    ServerReply(name, target, _outcomes(slot, watch, target))
+                    ServerReply(name, target, _outcomes(slot, watch, target, crowding))
                     for name, slot, target, watch in found
                 ]
                 self._collected = time.monotonic(), replies
@@ -388,10 +390,12 @@ class Sensor:
             self._slots[new] = self._slots.pop(old)
 
 
-def _outcomes(slot: ServerSlot, watch: WatchedServer | None, target: Target) -> tuple[Outcome, ...]:
+def _outcomes(
+    slot: ServerSlot, watch: WatchedServer | None, target: Target, crowding: float
+) -> tuple[Outcome, ...]:
     """Return the outcomes of a server's collectors. An exception becomes a failure of this server only."""
     try:
-        return tuple(slot.outcomes(watch, target))
+        return tuple(slot.outcomes(watch, target, crowding))
     except Exception as error:
         _log.exception("cannot collect from a server", extra={"pid": target.pid})
         return (Outcome("process", False, 0.0, (), ": ".join(explain(error))),)

@@ -27,10 +27,14 @@ _MAX_CHUNKS: Final = 60
 
 
 def profiles(slots: Iterable[tuple[str, ServerSlot]], cursor: Any) -> dict[str, Any]:
-    """Return up to 60 chunks after the cursor (positions by server). None starts with the oldest chunks."""
+    """Return up to 60 chunks after the cursor (positions by server). None starts with the oldest chunks.
+
+    ``more`` is whether there are others.
+    """
     found = {name: (slot, _Chunks(slot.profiles, begun)) for name, slot, begun in _begun(slots, cursor)}
     _choose([chunks for _, chunks in found.values()])
     return {
+        "more": any(chunks.next is not None for _, chunks in found.values()),
         "servers": {
             name: {
                 "target": messages.encode_target(slot.target),
@@ -38,7 +42,7 @@ def profiles(slots: Iterable[tuple[str, ServerSlot]], cursor: Any) -> dict[str, 
                 **encode_chunks(chunks.chosen),
             }
             for name, (slot, chunks) in found.items()
-        }
+        },
     }
 
 
@@ -86,13 +90,15 @@ class _Chunks:
 def samples(slots: Iterable[tuple[str, ServerSlot]], cursor: Any) -> dict[str, Any]:
     """Return samples after the cursor (positions by server). None starts with the oldest samples.
 
-    Once all servers together have REPLY_SAMPLES samples, no further snapshots are added.
+    Once all servers together have REPLY_SAMPLES samples, no further snapshots are added. ``more`` is whether
+    there are others.
     """
     left, room = REPLY_SAMPLES, REPLY_BYTES
-    servers = {}
+    servers, more = {}, False
     begun = _begun(slots, cursor)
     for name, slot, position in sorted(begun, key=lambda one: one[1].samples.pending_bytes(one[2])):
         position, batch = slot.samples.since(position, left, room)
+        more |= batch.more
         left -= sum(len(one.tids) for one in batch.snapshots)
         room -= batch.bytes
         servers[name] = {
@@ -100,7 +106,7 @@ def samples(slots: Iterable[tuple[str, ServerSlot]], cursor: Any) -> dict[str, A
             "cursor": position,
             **encode_samples(batch),
         }
-    return {"servers": servers}
+    return {"more": more, "servers": servers}
 
 
 def _begun(slots: Iterable[tuple[str, ServerSlot]], cursor: Any) -> list[tuple[str, ServerSlot, int]]:

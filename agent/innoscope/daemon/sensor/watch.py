@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: The reply is sent after this many seconds even if a collector is still running. By default, the agent waits
-#: 0.5 s. Both limits are longer on a slow host.
+#: 0.5 s. Both limits are longer on a slow host and with many servers.
 PATIENCE_S: Final = 0.35
 #: Seconds until the probes of an exited server are detached. Detaching holds the kernel's lock on all probes
 #: for up to 5 s. Probes of an exited process cost nothing, so a restarted server's probes are attached first.
@@ -152,9 +152,12 @@ class WatchedServer:
         """Start a run of all collectors."""
         self._runner.start()
 
-    def outcomes(self) -> list[Outcome]:
-        """Return the outcomes of the run. A server that has exited is reported as down."""
-        outcomes = self._runner.outcomes(slowness.scaled(PATIENCE_S))
+    def outcomes(self, crowding: float = 1.0) -> list[Outcome]:
+        """Return the outcomes of the run. A server that has exited is reported as down.
+
+        ``crowding`` extends the time limits, because all servers run their collectors at the same time.
+        """
+        outcomes = self._runner.outcomes(slowness.scaled(PATIENCE_S), crowding)
         return outcomes if self.alive else [down(self.target)]
 
     @property
@@ -222,7 +225,7 @@ class ServerSlot:
             job = Job(ENDING, str(watch.target.pid), watch.close)
             self._workers.submit_at(time.monotonic() + LINGER_S, job)
 
-    def outcomes(self, watch: WatchedServer | None, target: Target) -> list[Outcome]:
+    def outcomes(self, watch: WatchedServer | None, target: Target, crowding: float) -> list[Outcome]:
         """Return the outcomes of ``watch``, with counters continued across restarts.
 
         If ``watch`` is None, report the server as down. The caller must read ``watch`` and ``target``
@@ -230,7 +233,7 @@ class ServerSlot:
         """
         if watch is None:
             return [down(target)]
-        return [self._continued(outcome, watch) for outcome in watch.outcomes()]
+        return [self._continued(outcome, watch) for outcome in watch.outcomes(crowding)]
 
     def _continued(self, outcome: Outcome, watch: WatchedServer) -> Outcome:
         samples = self._accumulator.update(outcome.collector, watch.epoch, outcome.samples)

@@ -75,12 +75,13 @@ class Runner:
         for run in self._runs:
             run.start()
 
-    def outcomes(self, patience_s: float = math.inf) -> list[Outcome]:
+    def outcomes(self, patience_s: float = math.inf, crowding: float = 1.0) -> list[Outcome]:
         """Return the outcomes of the runs that ``start()`` started last.
 
-        For each collector, wait at most its scaled timeout, and at most ``patience_s`` seconds.
+        For each collector, wait at most its scaled timeout, and at most ``patience_s`` seconds. Both limits
+        are multiplied by ``crowding``.
         """
-        return [run.outcome(self._scale, patience_s) for run in self._runs]
+        return [run.outcome(self._scale * crowding, patience_s * crowding) for run in self._runs]
 
     def close(self) -> None:
         """Prevent further runs. A hung run ends when its collector returns or the process exits."""

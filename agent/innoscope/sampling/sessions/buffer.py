@@ -154,7 +154,7 @@ class SampleBuffer:
     def since(
         self, cursor: int, most: int = REPLY_SAMPLES, most_bytes: int = REPLY_BYTES
     ) -> tuple[int, Batch]:
-        """Return the next cursor, and the samples after ``cursor``. Call again until there are none.
+        """Return the next cursor, and the samples after ``cursor``. Call again if ``more`` is true.
 
         The snapshot that reaches ``most`` samples is the last one returned, and the batch has at most
         ``most_bytes``. A cursor from an earlier process remains valid. If it is ahead of all numbers, all
@@ -162,15 +162,16 @@ class SampleBuffer:
         """
         with self._lock:
             found: list[_Entry] = []
-            size = 0
+            size, more = 0, False
             for entry in self._after(cursor):
                 if most <= 0 or len(found) == REPLY_SNAPSHOTS or size + entry.bytes > most_bytes:
+                    more = True
                     break
                 found.append(entry)
                 size += entry.bytes
                 most -= len(entry.tids)
             digests = dict(self._digests)
-        return (found[-1].number if found else cursor), _batch(found, digests, size)
+        return (found[-1].number if found else cursor), _batch(found, digests, size, more)
 
     def pending_bytes(self, cursor: int) -> int:
         """Return an upper bound on the size in JSON of all samples after ``cursor``."""
@@ -276,7 +277,7 @@ def _cut(text: str | None) -> str | None:
     return text[:_MAX_TEXT] if text else None
 
 
-def _batch(entries: list[_Entry], digests: dict[str, str], size: int) -> Batch:
+def _batch(entries: list[_Entry], digests: dict[str, str], size: int, more: bool) -> Batch:
     distinct = dict.fromkeys(chain.from_iterable(one.shapes for one in entries))
     shapes = {shape: number for number, shape in enumerate(distinct)}
     snapshots = []
@@ -294,4 +295,4 @@ def _batch(entries: list[_Entry], digests: dict[str, str], size: int) -> Batch:
         )
     wanted = {shape.digest for shape in shapes} | {shape.blocker_digest for shape in shapes}
     texts = {key: text for key, text in digests.items() if key in wanted}
-    return Batch(list(shapes), snapshots, texts, size)
+    return Batch(list(shapes), snapshots, texts, size, more)

@@ -52,13 +52,15 @@ class Sampled:
 class Batch:
     """Snapshots of one server. ``digests`` maps ids to normalized text.
 
-    ``bytes`` is an upper bound on the size in JSON; 0 if it is unknown.
+    ``bytes`` is an upper bound on the size in JSON; 0 if it is unknown. ``more`` is whether the buffer has
+    later snapshots, which exceeded the limits of the request.
     """
 
     shapes: Sequence[SharedValues] = ()
     snapshots: Sequence[Sampled] = ()
     digests: Mapping[str, str] = field(default_factory=dict)
     bytes: int = field(default=0, compare=False)
+    more: bool = field(default=False, compare=False)
 
 
 def stack_id(functions: tuple[str, ...]) -> int:
