@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class Scene:
     def __init__(self, stack: ExitStack, folder: Path) -> None:
         self_signed(folder)
         (folder / "token").write_text("sesame\n")
-        server = stack.enter_context(Server("mysql-5.6.24"))
+        self.server = server = stack.enter_context(Server("mysql-5.6.24"))
         stack.enter_context(RowLock(server, WAITERS))
         self.sensing = stack.enter_context(Sensing("--no-probes", only=[server]))
         self.pyroscope = stack.enter_context(Receiver(certificate=folder))
@@ -125,6 +126,39 @@ def test_hanging_receiver_gets_all_profiles_later(scene: Scene) -> None:
 
 def _ended(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+
+
+@pytest.mark.parametrize(("options", "sample_type"), [((), "samples"), (("--off-cpu",), "off-cpu")])
+def test_profile_is_printed_and_pushed(options: tuple[str, ...], sample_type: str, scene: Scene) -> None:
+    """Check that the receiver gets what the command prints, with the labels of the agent's profiles."""
+    there, agent = scene.pyroscope, scene.agents[0]
+    command = [
+        INNOSCOPE, "profile", "--pid", str(scene.server.pid), "--seconds", "1", *options, "--json",
+        "--push", str(agent.home / "agent.toml"),
+    ]  # fmt: skip
+    done = _ended(command)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("under test: pushed ")
+    (got,) = [one for one in there.received if one.profile.sample_type[0] == sample_type]
+    printed = json.loads(done.stdout)
+
+    assert there.complaints == []
+    assert got.labels.items() >= {"server": "under test", "version": "5.6.24", "cluster": "tests"}.items()
+    assert got.profile.total == printed["total"]
+    assert got.profile.by_label("wait") == printed["waits"]
+    with there.pausing(faults.status(401, b"who are you?")):
+        done = _ended(command)
+    assert done.returncode == 17
+    assert json.loads(done.stdout)["target"]["pid"] == scene.server.pid
+    assert "answered 401: who are you?" in done.stderr
+
+
+def test_profile_is_not_taken_if_it_cannot_be_pushed(scene: Scene, tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text("[push]\nkind = 'pyroscope'\n")
+    command = [INNOSCOPE, "profile", "--pid", str(scene.server.pid), "--push", str(tmp_path / "agent.toml")]
+    done = _ended(command)
+    assert (done.returncode, done.stdout) == (9, "")
+    assert "push.url is not set" in done.stderr
 
 
 @pytest.mark.parametrize("number", [0, 1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,8 @@ from innoscope.cli.open_server import How, debug_options, fetched
 from innoscope.cli.parameters import seconds_option
 from innoscope.cli.report_options import chosen_format, filter_options, format_options, frame_options, write
 from innoscope.common import console
+from innoscope.daemon.agent import config as configuration
+from innoscope.daemon.agent.push_once import ReportPush
 from innoscope.sampling.fold import Filter
 from innoscope.sampling.profile.offcpu import OffCpuProfiler
 from innoscope.sampling.profile.oncpu import OnCpuProfiler
@@ -25,7 +28,6 @@ from innoscope.target.native_errors import gone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from innoscope.sampling.profile.run import Profiler
     from innoscope.target.model import Target
@@ -41,10 +43,12 @@ Examples:
   innoscope profile --off-cpu --wait fsync_redo --by thread
   innoscope profile --pid 4242 --seconds 600    a crash recovery or shutdown; Ctrl-C ends the profile early
   innoscope profile -f pprof -o cpu.pb.gz && go tool pprof -top cpu.pb.gz
+  innoscope profile --off-cpu --push /etc/innoscope/agent.toml    to Pyroscope or Parca, see docs/fleet.md
 
 \b
 Exit codes: 3 no server, or several, 4 the server exited (what was collected is printed), 5 not a server,
-6 no privileges, 7 the kernel does not support it.  More: docs/profile.md, docs/waits.md, docs/json.md.
+6 no privileges, 7 the kernel does not support it, 17 not pushed (what was collected is printed).
+More: docs/profile.md, docs/waits.md, docs/json.md.
 """
 
 
@@ -60,13 +64,21 @@ Exit codes: 3 no server, or several, 4 the server exited (what was collected is 
     metavar="HZ",
     help="Samples per second on each CPU.  [default: 99]",
 )
+@click.option(
+    "--push",
+    "push_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also send the profile to the receiver in [push] of this agent's configuration file.",
+)
 @format_options
 @filter_options
 @frame_options
 @debug_options
 def command(
     pid: int | None, socket: str | None, port: int | None, off_cpu: bool, seconds: float,
-    frequency: int | None, by: str | None, show_all: bool, full: bool, form: str | None, as_json: bool,
+    frequency: int | None, push_file: Path | None, by: str | None, show_all: bool, full: bool,
+    form: str | None, as_json: bool,
     output: Path | None,
     waits: tuple[str, ...], grep: str | None, limit: int | None, inlines: bool, kernel: bool,
     debug_dirs: tuple[Path, ...], no_debuginfod: bool,
@@ -83,6 +95,7 @@ def command(
     if off_cpu and frequency is not None:
         raise click.UsageError("cannot use --frequency with --off-cpu, which measures exact times")
 
+    push = ReportPush(configuration.load(push_file)) if push_file else None
     target = find_one(pid, socket, port)
     how = How(inlines=inlines, kernel=kernel, debug_dirs=debug_dirs, fetch=not no_debuginfod)
     naming = Naming(inlines, kernel, tuple(map(str, debug_dirs)), partial(fetched, how=how))
@@ -97,6 +110,8 @@ def command(
             sink.line(line(profile, made))
         detail = Detail(idle=show_all or bool(made.wanted), libraries=full or kernel or not off_cpu)
         write(made, sink, form, by or "stack", limit, detail)
+    if push is not None:
+        console.line(push.send(made), err=True)
     if not alive:
         raise gone(target.pid)
 
