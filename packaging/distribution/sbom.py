@@ -41,6 +41,10 @@ def document(metadata: Metadata, site: Path, depends: list[str]) -> dict[str, An
     own = {
         "type": "application", "bom-ref": metadata.name, "name": metadata.name, "version": metadata.version,
         "licenses": [{"expression": metadata.licence}],
+        "properties": [
+            {"name": f"innoscope:{name}", "value": words.splitlines()[0]}
+            for name, words in toolchain.compilers().items()
+        ],
     }  # fmt: skip
     made = datetime.datetime.fromtimestamp(metadata.time, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     content = json.dumps([own, parts], sort_keys=True)

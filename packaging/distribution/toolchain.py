@@ -62,11 +62,15 @@ def core(machine: str = platform.machine()) -> Path:
     return folder / _target(machine) / "release" / "lib_native.so"
 
 
+def compilers() -> dict[str, str]:
+    """Return what the compilers of the core and of the BPF programs say about their versions, by name."""
+    commands = {"rustc": ["rustc", "--version", "--verbose"], "clang": ["clang", "--version"]}
+    return {name: run(command) for name, command in commands.items()}
+
+
 def fingerprint() -> str:
     """Return a checksum of the core's sources and compilers. Equal checksums mean equal cores."""
-    digest = hashlib.sha256()
-    for command in (["rustc", "--version", "--verbose"], ["clang", "--version"]):
-        digest.update(run(command).encode())
+    digest = hashlib.sha256("".join(compilers().values()).encode())
     for given in _INPUTS:
         for path in sorted(given.rglob("*")) if given.is_dir() else [given]:
             if path.is_file():

@@ -53,6 +53,9 @@ def test_list_of_parts_is_reproducible_cyclonedx(packages: Packages) -> None:
     assert document["dependencies"] == [{"ref": "innoscope", "dependsOn": refs}]
     crates = [part for part in again["components"] if "cargo/" in part["bom-ref"]]
     assert crates == [part for part in document["components"] if "cargo/" in part["bom-ref"]]
+    compilers = {one["name"]: one["value"] for one in document["metadata"]["component"]["properties"]}
+    assert compilers["innoscope:rustc"].startswith("rustc 1.")
+    assert " clang version " in f" {compilers['innoscope:clang']}"
     assert str(ROOT) not in json.dumps(document)
 
 
