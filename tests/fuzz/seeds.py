@@ -16,6 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 from fuzz import document_seeds, elf_seeds
 from fuzz.server_memory import INDIRECT_NAMES, QUEUES, SHORT_IDS, TICKETS, TICKETS_UNIT, seed
 from fuzz.targets import LOADERS, RUST, json_bytes
+from innoscope import _native
 from innoscope.common.data import catalog_path
 from innoscope.common.samples import Histogram, Outcome, Sample
 from innoscope.daemon.protocol import messages
@@ -129,6 +130,7 @@ def _with_debug_information() -> Iterator[tuple[str, bytes]]:
         pack = Path(folder, "one.pack")
         _innoscope("symbols", "export", "--file", str(made), "--server", "mysql 9.7.4", "-o", str(pack))
         yield "pack", b"\0" + pack.read_bytes()
+        yield "pack", b"\1" + _native.pack_payload(str(made), b"{}", b"{}")
 
 
 def _of_a_running_server() -> Iterator[tuple[str, bytes]]:

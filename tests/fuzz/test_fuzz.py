@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.__main__ import remove_outdated_seeds, run
+from fuzz.__main__ import default_folder, prepare, remove_outdated_seeds, run, seeds_folder
 from fuzz.targets import PYTHON, RUST, TooLarge, within_limits
 from scale import count, few
 
 _TESTS = Path(__file__).resolve().parents[1]
+_CORE = _TESTS.parent / "agent" / "native" / "Cargo.toml"
 _SECONDS = count(quick=3, full=5)
-#: The targets of the quick suite, which are in Python, because compiling the core takes minutes.
+#: The targets of the quick suite, which are in Python, because compiling the instrumented core takes minutes.
 _QUICK = ("http", "sensor", "catalogs", "snapshots", "incident")
 #: Minimum executions per second of CPU time. A run with fewer has spent most of its time in the harness.
 _LEAST_EXECUTIONS = 60
@@ -39,6 +40,21 @@ def test_no_input_crashes_or_exceeds_its_limits(target: str, tmp_path: Path) -> 
     found = re.search(r"([\d,]+) executions in \d+ s \(([\d.]+) s of CPU\)", done.stdout)
     assert found is not None
     assert int(found[1].replace(",", "")) >= _LEAST_EXECUTIONS * float(found[2])
+
+
+@pytest.mark.timeout(600)
+def test_mutated_seeds_exceed_no_limit_of_the_core() -> None:
+    """Run the targets `elf`, `unwind` and `pack` in a normal build of the core, without coverage guidance."""
+    folder = default_folder()
+    prepare(folder, ())
+    done = subprocess.run(
+        ["cargo", "test", "--quiet", "--release", "--no-default-features", "--manifest-path", _CORE,
+         "--test", "mutated_seeds", "--", "--ignored"],
+        env=os.environ | {"INNOSCOPE_FUZZ_SEEDS": str(seeds_folder(folder))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def _allocate(mib: int) -> None:

@@ -33,11 +33,14 @@ class Section:
 
 
 def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int | None = None) -> bytes:
-    """Build a 64-bit ELF file. Section 0 is empty, section 1 contains the names, ``sections`` start at 2."""
+    """Build a 64-bit ELF file. Section 0 is empty, section 1 contains the names, ``sections`` start at 2.
+
+    Its only segment is executable and contains the first 8 MiB, so that a process can map the file as code.
+    """
     table = b"\0.shstrtab\0" + b"".join(one.name + b"\0" for one in sections)
     table = table if names is None else names
     everything = [Section(b".shstrtab", STRTAB, table), *sections]
-    body, headers = bytearray(64), [bytes(64)]
+    body, headers = bytearray(64 + 56), [bytes(64)]
     for one in everything:
         body += bytes(-len(body) % 8)
         size = len(one.data) if one.size is None else one.size
@@ -48,8 +51,8 @@ def elf(sections: Sequence[Section], *, names: bytes | None = None, count: int |
     body += bytes(-len(body) % 8)
     number = count if count is not None else len(headers)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 0, len(body), 0, 64, 56, 0, 64, number, 1)
-    body[:64] = head
+    head += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, 0, 64, len(body), 0, 64, 56, 1, 64, number, 1)
+    body[: 64 + 56] = head + struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 8 * MIB, 8 * MIB, 4096)
     if count is not None:
         headers += [headers[-1]] * (count - len(headers))
     return bytes(body) + b"".join(headers)
@@ -181,13 +184,10 @@ def branching_types() -> list[Section]:
 
 
 def large_tables() -> bytes:
-    """Build a file that can be mapped as code, and that claims 44 MiB of symbols and names beyond its end."""
+    """Build a file that claims 44 MiB of symbols and names beyond its end."""
     tables = symbols([], b"")
     tables[0].size, tables[1].size = 24 * MIB, 20 * MIB
-    image = bytearray(elf(tables))
-    struct.pack_into("<Q", image, 32, len(image))  # e_phoff
-    struct.pack_into("<H", image, 56, 1)  # e_phnum
-    return bytes(image) + struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 4096, 4096, 4096)
+    return elf(tables)
 
 
 def shared_abbreviations() -> bytes:
@@ -196,22 +196,26 @@ def shared_abbreviations() -> bytes:
     return elf(debug_information(_ABBREVIATIONS[:-1] + many + b"\0", [b"\x01\0"] * 4_000))
 
 
-#: Builder of each hostile file, and a part of the expected error; None if the file is accepted.
+#: Builder of each hostile file, and the error after the file's path; None if there is no error.
 FILES: Final[dict[str, tuple[Callable[[], bytes], str | None]]] = {
-    "bomb": (bomb, None),
+    # The section is not read.
+    "bomb": (bomb, ".gnu_debuglink: it would unpack to 1073741824 bytes"),
+    "debug_info_bomb": (debug_info_bomb, ".debug_info: it would unpack to 1073741824 bytes"),
+    # All parts that are read are within the limits.
     "liar": (liar, None),
-    "debug_info_bomb": (debug_info_bomb, None),
-    "one_long_name": (one_long_name, None),
-    "versioned_name": (versioned_name, None),
-    "too_many_symbols": (too_many_symbols, "more than 1048576 symbols"),
-    "nested_functions": (nested_functions, None),
-    "many_sections": (many_sections, "65000 section headers"),
-    "debugdata_bomb": (debugdata_bomb, None),
-    "many_notes": (many_notes, None),
     "endless_relocations": (endless_relocations, None),
+    "many_notes": (many_notes, None),
     "nested_namespaces": (nested_namespaces, None),
     "deeper_namespaces": (deeper_namespaces, None),
     "shared_abbreviations": (shared_abbreviations, None),
+    # A symbol pack cannot be made from the file.
+    "one_long_name": (one_long_name, "it has 0 symbols; a pack must have 1 to 1048576"),
+    "versioned_name": (versioned_name, "the names of its symbols take more than 33554432 bytes"),
+    "nested_functions": (nested_functions, "the names of its symbols take more than 33554432 bytes"),
+    # Names are missing from the stacks of a process that maps the file.
+    "too_many_symbols": (too_many_symbols, "it has more than 1048576 symbols"),
+    "many_sections": (many_sections, "it has 65000 section headers, of which at most 1024 are read"),
+    "debugdata_bomb": (debugdata_bomb, ".gnu_debugdata: it would unpack to 536870912 bytes"),
 }
 
 #: DWARF expressions that never end, for the call frame information of a sleeping function.

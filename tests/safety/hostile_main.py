@@ -7,6 +7,8 @@ Print one JSON object: ``answers``, ``seconds`` (only CPU time if the core has s
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import resource
 import sys
 import time
@@ -36,6 +38,22 @@ def file(path: str) -> list[object]:
     ]
 
 
+def mapped_file(path: str) -> list[object]:
+    """Map the file as code. Read everything that ``file`` reads, and what probes need from mapped code."""
+
+    def references() -> object:
+        counts = mapped.references(mapped.functions(["f"]))
+        return counts and sum(counts)
+
+    protection = mmap.PROT_READ | mmap.PROT_EXEC
+    with (
+        Path(path).open("rb") as opened,
+        mmap.mmap(opened.fileno(), mmap.PAGESIZE, mmap.MAP_PRIVATE, protection),
+    ):
+        mapped = _native.CodeFile(os.getpid(), Path(path).name)
+        return [*file(path), mapped.problem, attempt(references)]
+
+
 def members(path: str) -> list[str]:
     """Return the members that were found, and the reasons for those that were not."""
     found = _native.members_in_file(path, ["log_sys.lsn"])
@@ -50,7 +68,8 @@ def process(pid: str) -> list[object]:
     def snapshot() -> object:
         raw = opened.take_snapshot()
         stacks = [[frame.function for frame in raw.stacks[thread.stack]] for thread in raw.threads]
-        return [stacks, raw.notes, [module.problem for module in opened.modules()]]
+        trusts = [thread.trust for thread in raw.threads]
+        return [stacks, trusts, raw.notes, [module.problem for module in opened.modules()]]
 
     return [
         attempt(snapshot),
@@ -121,6 +140,7 @@ def _memory() -> float:
 def main() -> None:
     ways = {
         "file": file,
+        "mapped_file": mapped_file,
         "process": process,
         "memory": memory,
         "crowd": crowd,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,16 +29,23 @@ from waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+    from safety.agenting import Scrape
 
 STRANGERS = 300
+#: The strangers' options: ports from FIRST_PORT on, the port of those that crash, and an invalid port.
+FIRST_PORT, CRASHING_PORT = 20_000, 3999
+UNPRINTABLE_PORT = b"\xff\x1b[2J"
 SCRAPES = count(quick=20, full=100)
 SENSOR_BYTES = 90 << 20
 #: A user other than the owner of the crowd.
 OTHER_UID = UID + 1
 PLACES = 4
 PATIENCE_S = 60
+PACKAGED_RULE = Path(__file__).parents[2] / "packaging" / "servers.toml"
 _COLLECTORS = ("process", "waits", "memory", "probes")
+#: Labels with numbers of the real server, or of Innoscope.
+_OWN_NUMBERS = ("build_id", "le", "version")
 
 
 @pytest.fixture
@@ -47,25 +56,29 @@ def strangers(folder: Path) -> Iterator[Strangers]:
 
 @pytest.mark.usefixtures("no_other_server")
 def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
+    """Use the packaged rule of which users' processes are servers, and let the agent watch all servers."""
     ended, foreign = threading.Event(), set[int]()
+    packaged = {allowed_users.VARIABLE: str(PACKAGED_RULE)}
 
     def crash_loop(cwd: Path) -> None:
         """Repeatedly start and end a stranger and two of root's processes, one in the data directory."""
         while not ended.wait(0.2):
             for uid, place in ((UID, None), (0, None), (0, cwd)):
-                pid = strangers.start(b"--datadir=%s" % bytes(cwd), b"--port=3999", uid=uid, cwd=place)
+                options = (b"--datadir=%s" % bytes(cwd), b"--port=%d" % CRASHING_PORT)
+                pid = strangers.start(*options, uid=uid, cwd=place)
                 foreign.add(pid)
                 ended.wait(0.1)
                 strangers.end(pid)
 
     with ExitStack() as stack:
         server = stack.enter_context(Server("mysql-5.6.24"))
-        foreign |= {strangers.start(b"--port=%d" % (20_000 + number)) for number in range(STRANGERS - 1)}
-        foreign.add(strangers.start(b"--port=\xff\x1b[2J"))
+        foreign |= {strangers.start(b"--port=%d" % (FIRST_PORT + n)) for n in range(STRANGERS - 1)}
+        foreign.add(strangers.start(b"--port=" + UNPRINTABLE_PORT))
         data = server.folder.data
         foreign.add(strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data))
-        sensor = stack.enter_context(Sensing())
-        agent = stack.enter_context(Running(server, sensor=sensor.path))
+        sensor = stack.enter_context(Sensing(environment=packaged))
+        agent = Running(server, sensor=sensor.path, environment=packaged, only_named=False)
+        stack.enter_context(agent)
         crashing = threading.Thread(target=crash_loop, args=(data,))
         crashing.start()
         stack.callback(crashing.join)
@@ -77,6 +90,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
             assert scrape.value("mysqld_up") == 1
             for name in _COLLECTORS:
                 assert scrape.value("collector_success", collector=name) == 1, (name, scrape.why(name))
+            assert not _naming(scrape, strangers, foreign)
             took.append(scrape.seconds)
             ended.wait(0.3)
         reply = sensor.client.collect()
@@ -90,6 +104,22 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
     assert "Traceback" not in log
     assert log.count(f'owner="uid {UID}"') == 1, "not logged once"
     assert "uses the same data directory" in log
+
+
+def _naming(scrape: Scrape, strangers: Strangers, pids: set[int]) -> list[str]:
+    """Return the labels that contain a stranger's pid, port, user or directory.
+
+    ``scrape.values`` itself checks that the label ``server`` of all series is that of the real server.
+    """
+    numbers = {*pids, UID, CRASHING_PORT, *range(FIRST_PORT, FIRST_PORT + STRANGERS)}
+    texts = (str(strangers.executable.parent), UNPRINTABLE_PORT[-3:].decode())
+    labels = {label for _, labels in scrape.values for label in labels}
+    return [
+        value
+        for name, value in sorted(labels)
+        if name not in _OWN_NUMBERS
+        and (numbers & set(map(int, re.findall("[0-9]+", value))) or any(text in value for text in texts))
+    ]
 
 
 def test_process_that_came_first_does_not_hide_the_server_on_its_data_directory(strangers: Strangers) -> None:

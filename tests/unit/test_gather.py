@@ -15,7 +15,7 @@ import pytest
 from innoscope.common.samples import Outcome, Sample
 from innoscope.common.supervision import Trouble
 from innoscope.daemon.agent import config
-from innoscope.daemon.agent.collect import Gatherer
+from innoscope.daemon.agent.collect import Gatherer, Scrape
 from innoscope.daemon.agent.routes import budget
 from innoscope.daemon.agent.servers import Servers
 from innoscope.daemon.protocol.client import SensorDown
@@ -24,12 +24,11 @@ from innoscope.metrics import registry
 from innoscope.metrics.collectors.own import SensorState, own
 from innoscope.metrics.counters import Life
 from innoscope.metrics.merge import ServerOutcomes
+from innoscope.target.proc import ProcFs
 from unit.snapshots import target
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from innoscope.daemon.agent.collect import Scrape
 
 from unit.fake_sensor import ALIVE, QUIET, Clock, Sensor, reply
 
@@ -93,7 +92,7 @@ def test_configured_name_is_preferred_and_others_can_be_omitted() -> None:
         sql=QUIET.sql, server=(config.Server("orders", socket="/run/a.sock"),), only_named=True
     )
     other = config.Config(
-        sql=QUIET.sql, server=(config.Server("orders", socket="/run/b.sock"),), only_named=True
+        sql=QUIET.sql, server=(config.Server("orders", socket="/run/b.sock", port=None),), only_named=True
     )
 
     assert [view.name for view in scrapes_of(Sensor(reply()), settings=named)[0].servers] == ["orders"]
@@ -285,11 +284,35 @@ def test_configured_server_is_reported_for_as_long_as_it_is_down() -> None:
     clock = Clock()
     servers = Servers(named(socket="/run/a.sock"), clock)
     servers.register_from_sensor("3306", target(pid=NO_PID, socket="/run/a.sock"))
-    servers.register_from_sensor("3307", target(pid=NO_PID + 1, socket="/run/b.sock"))
+    servers.register_from_sensor("3307", target(pid=NO_PID + 1, socket="/run/b.sock", port=None))
     clock.now += 30 * 86_400
     servers.forget_ended()
 
     assert [(one.name, one.up) for one in servers] == [("orders", False)]
+
+
+def test_the_agent_asks_the_sensor_before_it_searches_for_servers() -> None:
+    """Find no process that the sensor refuses, such as a second one on a server's data directory."""
+    servers = Servers(QUIET)
+    Gatherer(Sensor(reply()), servers, registry.default()).maintain()
+    assert [server.name for server in servers] == ["3306"]
+
+
+def test_processes_that_a_returning_sensor_refuses_are_forgotten() -> None:
+    clock = Clock()
+    servers = Servers(QUIET, clock)
+    gatherer = Gatherer(Sensor(reply(), reply()), servers, registry.default(), clock)
+    stranger = target(
+        pid=os.getppid(), start_time=ProcFs().stat(os.getppid()).start_time, socket="/run/b.sock", port=None
+    )
+    servers.register([ALIVE, stranger])  # while the sensor does not answer
+    assert len(list(servers)) == 2
+    for passed_s, count in ((1.0, 2), (60.0, 1)):  # at first, the sensor may still be identifying them
+        clock.now += passed_s
+        gatherer.gather(_AMPLE_S)
+        gatherer.maintain()
+        assert len(list(servers)) == count
+    assert [server.target for server in servers] == [ALIVE]
 
 
 def test_memory_stays_constant_over_ten_thousand_names() -> None:
@@ -303,6 +326,7 @@ def test_memory_stays_constant_over_ten_thousand_names() -> None:
     servers = Servers(QUIET, clock)
     gatherer = Gatherer(Sensor(), servers, registry.default(), clock)
     gatherer.state.answered(("boot", 7), "0.1.0", 1.5, 4096, Trouble())
+    gatherer.latest = Scrape(0.0, (), ())
     sizes = []
     tracemalloc.start()
     for number in range(10_000):

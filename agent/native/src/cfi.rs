@@ -24,6 +24,9 @@ pub struct Frame {
     pub lr: Option<u64>,
     /// True for the innermost frame and for a frame that a signal interrupted: `ip` is not a return address.
     pub innermost: bool,
+    /// True if this frame, or one that it called, was found by the frame pointer because the unwind table could not
+    /// be used.
+    pub guessed: bool,
 }
 
 impl Frame {
@@ -113,6 +116,8 @@ pub enum Rule {
     Uncovered,
     /// Follow the frame pointer.
     FramePointer,
+    /// The table's entry is too large. Follow the frame pointer, which is a guess.
+    TooLarge,
     /// Follow this row of the unwind table.
     Described(Row),
 }
@@ -144,16 +149,19 @@ impl Rule {
         match self {
             Self::Root { .. } => Some(Caller::Top),
             Self::Uncovered if frame.innermost => before_prologue(arch, frame, memory),
-            Self::Uncovered | Self::FramePointer if frame.bp.is_none() => Some(Caller::NeedsFramePointer),
-            Self::FramePointer if frame.bp == Some(0) => Some(Caller::Top),
+            Self::Uncovered | Self::FramePointer | Self::TooLarge if frame.bp.is_none() => {
+                Some(Caller::NeedsFramePointer)
+            }
+            Self::FramePointer | Self::TooLarge if frame.bp == Some(0) => Some(Caller::Top),
             Self::Uncovered | Self::FramePointer => by_frame_pointer(arch, frame, memory),
+            Self::TooLarge => by_frame_pointer(arch, Frame { guessed: true, ..frame }, memory),
             Self::Described(row) if row.needs_link_register(arch, frame) => Some(Caller::NeedsLinkRegister),
             Self::Described(row) => match row.caller(table?, frame, memory, steps) {
                 Some(caller) => Some(caller),
                 None if memory.beyond => None,
                 None if frame.bp.is_none() => Some(Caller::NeedsFramePointer),
                 None if frame.bp == Some(0) => Some(Caller::Top),
-                None => by_frame_pointer(arch, frame, memory),
+                None => by_frame_pointer(arch, Frame { guessed: true, ..frame }, memory),
             },
         }
     }
@@ -181,7 +189,7 @@ pub fn interrupted<F: Fn(u64) -> Option<u64>>(
 ) -> Option<Caller> {
     let [ip, sp, bp, lr] =
         [signal.ip, signal.sp, signal.bp, signal.lr].map(|offset| memory.word(frame.sp.checked_add(offset)?));
-    validated(arch, frame, Frame { ip: ip?, sp: sp?, bp: Some(bp?), lr: Some(lr?), innermost: true })
+    validated(arch, frame, Frame { ip: ip?, sp: sp?, bp: Some(bp?), lr: Some(lr?), innermost: true, ..frame })
 }
 
 fn by_frame_pointer<F: Fn(u64) -> Option<u64>>(
@@ -203,7 +211,7 @@ fn advance<F: Fn(u64) -> Option<u64>>(
     memory: &mut Memory<F>,
 ) -> Option<Caller> {
     let ip = memory.word(sp.checked_sub(8)?)?;
-    validated(arch, frame, Frame { ip, sp, bp, lr: None, innermost: false })
+    validated(arch, frame, Frame { ip, sp, bp, lr: None, innermost: false, ..frame })
 }
 
 fn validated(arch: &Arch, frame: Frame, caller: Frame) -> Option<Caller> {
@@ -235,12 +243,14 @@ impl Row {
         steps: &mut u64,
     ) -> Option<Caller> {
         let arch = table.arch;
-        let mut evaluate = |expression| table.evaluate(expression, self.encoding, frame, steps);
+        let mut evaluate = |expression, memory: &mut Memory<F>| {
+            table.evaluate(expression, self.encoding, frame, memory, steps)
+        };
         let canonical = match self.canonical {
             Canonical::Offset(register, offset) => {
                 frame.register(register, arch)?.checked_add_signed(offset)?
             }
-            Canonical::Expression(expression) => evaluate(expression)?,
+            Canonical::Expression(expression) => evaluate(expression, memory)?,
         };
         let bp = match self.frame_pointer {
             Saved::Nowhere | Saved::Same => frame.bp,
@@ -256,19 +266,22 @@ impl Row {
                 }
             }
             Saved::Value(offset) => Some(canonical.checked_add_signed(offset)?),
-            Saved::In(register) => frame.register(register, arch).or(frame.bp),
-            Saved::AtExpression(one) => evaluate(one).and_then(|at| (memory.read)(at)).or(frame.bp),
-            Saved::Expression(one) => evaluate(one).or(frame.bp),
+            Saved::In(register) => frame.register(register, arch),
+            Saved::AtExpression(one) => evaluate(one, memory).and_then(|at| (memory.read)(at)),
+            Saved::Expression(one) => evaluate(one, memory),
         };
         let ip = match self.return_address {
             Saved::At(offset) => memory.word(canonical.checked_add_signed(offset)?)?,
             Saved::Value(offset) => canonical.checked_add_signed(offset)?,
             Saved::In(register) => frame.register(register, arch)?,
-            Saved::AtExpression(one) => memory.word(evaluate(one)?)?,
-            Saved::Expression(one) => evaluate(one)?,
+            Saved::AtExpression(one) => {
+                let at = evaluate(one, memory)?;
+                memory.word(at)?
+            }
+            Saved::Expression(one) => evaluate(one, memory)?,
             Saved::Same | Saved::Nowhere if arch.has_link_register => frame.lr?,
             Saved::Same | Saved::Nowhere => memory.word(canonical.checked_sub(8)?)?,
         };
-        validated(arch, frame, Frame { ip, sp: canonical, bp, lr: None, innermost: false })
+        validated(arch, frame, Frame { ip, sp: canonical, bp, lr: None, innermost: false, ..frame })
     }
 }

@@ -201,6 +201,7 @@ impl Process {
                 limits::STEPS
             ));
         }
+        snapshot.notes.extend(self.unwinder.problems(&self.modules));
         let started = Instant::now();
         self.name(done, &mut snapshot);
         snapshot.symbolize = started.elapsed();

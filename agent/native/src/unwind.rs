@@ -42,7 +42,8 @@ pub struct Walk {
     pub addresses: Vec<u64>,
     /// The reason why the walk ended.
     pub end: End,
-    /// True if the frame pointer or the link register was unknown and was inferred.
+    /// True if a caller was inferred: the frame pointer or the link register was unknown, or the unwind table
+    /// could not be used.
     pub inferred: bool,
 }
 
@@ -160,12 +161,20 @@ impl Unwinder {
         };
         let stack = CopiedStack { bottom, bytes: stack, returns: &returns };
         let mut addresses = vec![ip];
-        let frame = Frame { ip, sp, bp, lr, innermost: true };
+        let frame = Frame { ip, sp, bp, lr, innermost: true, guessed: false };
         match self.follow(modules, frame, stack, &mut addresses) {
             (End::NoFramePointer, frame) => self.infer(modules, frame, stack, addresses),
             (End::NoLinkRegister, frame) => self.infer_caller(modules, frame, stack, &addresses),
-            (end, _) => Walk { addresses, end, inferred: false },
+            (end, outermost) => Walk { addresses, end, inferred: outermost.guessed },
         }
+    }
+
+    /// Return the limits that the unwind tables of modules exceeded, each with the file's path.
+    pub fn problems<'a>(&'a self, modules: &'a Modules) -> impl Iterator<Item = String> + 'a {
+        self.tables.iter().zip(modules.all()).filter_map(|(table, module)| {
+            let problem = table.as_ref()?.problem()?;
+            Some(format!("{}: {problem}, so callers may be missing or wrong", module.path))
+        })
     }
 
     /// Append the return addresses of all callers of `frame` to `addresses`. Return the reason why the walk

@@ -66,6 +66,41 @@ fn the_expression_of_a_procedure_linkage_table_is_evaluated() {
     }
 }
 
+/// A function that calls one that aligns its stack. As GCC does, the latter stores its canonical frame address below
+/// the frame pointer.
+const ALIGNS: &str = "
+    .text
+    .cfi_startproc
+    .cfi_undefined rip
+    call aligns
+    nop
+    .cfi_endproc
+aligns:
+    .cfi_startproc
+    .cfi_escape 0x0f,0x03,0x76,0x78,0x06    # DW_CFA_def_cfa_expression: DW_OP_breg6 -8; DW_OP_deref
+    .cfi_escape 0x10,0x06,0x02,0x76,0x00    # DW_CFA_expression: rbp is at DW_OP_breg6 0
+    .cfi_offset rip, -8
+    nop
+    .cfi_endproc
+    .section .note.GNU-stack,\"\",@progbits
+";
+
+#[test]
+fn the_expression_of_a_function_that_aligns_its_stack_reads_the_stack() {
+    let folder = Folder::new("aligns");
+    let elf = folder.program("main.s", ALIGNS, &["-nostartfiles", "-Wl,-e,0"]);
+    let text = BIAS + elf.section_start(".text").unwrap();
+    let modules = Modules::fixed(vec![(elf, BIAS)]);
+    let registers = Registers { ip: text + 6, sp: STACK, bp: Some(STACK + 16), lr: None };
+    // The word below the frame pointer is the canonical frame address, and the return address is below that.
+    let words = [0, STACK + 48, 0, text + 6, 0, text + 5, 0];
+    let walk = Unwinder::new(&modules).walk(&modules, registers, &stack(&words), &[]);
+    assert_eq!((walk.addresses, walk.end, walk.inferred), (vec![text + 6, text + 5], End::Root, false));
+    // The canonical frame address is not in the copied bytes.
+    let walk = Unwinder::new(&modules).walk(&modules, registers, &stack(&words[..1]), &[]);
+    assert_eq!((walk.addresses, walk.end), (vec![text + 6], End::BeyondCopy));
+}
+
 /// A function whose canonical frame address is an expression that jumps back to itself.
 const LOOP: &str = "
     .text
@@ -92,6 +127,7 @@ fn an_endless_expression_uses_up_the_budget_of_steps() {
         let registers =
             Registers { ip: start + 64 + walks % 60_000, sp: STACK, bp: Some(STACK + 8), lr: None };
         let walk = unwinder.walk(&modules, registers, &stack(&[start + 64; 64]), &[]);
+        assert!(walk.end != End::Root || walk.inferred);
         walks += 1;
         if walk.end == End::Budget {
             break walk.end;
@@ -100,6 +136,8 @@ fn an_endless_expression_uses_up_the_budget_of_steps() {
     };
     assert_eq!(end, End::Budget);
     assert!(unwinder.is_exhausted());
+    let problems: Vec<String> = unwinder.problems(&modules).collect();
+    assert!(problems[0].contains("/program: an expression in .eh_frame takes more than 500 operations"));
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     unwinder.refill();
     assert!(!unwinder.is_exhausted());

@@ -160,16 +160,24 @@ class Gatherer:
         return self._clock() - self.latest.at if self.latest else 0.0
 
     def maintain(self) -> None:
-        """Search for servers if the sensor is unavailable, and forget servers that exited long ago."""
+        """Search for servers if the sensor is unavailable, and forget servers that exited long ago.
+
+        If the sensor answers, it alone decides which processes are servers.
+        """
+        if self.latest is None:
+            with self._lock:
+                self._ask_sensor(self._timeout * self._crowding)
+                self._store_sensor_outcomes(list(self._servers))
         targets = () if self.state.up else find_all(ProcFs())
         with self._lock:
             self._servers.register(targets)
+            if self.state.up:
+                self._servers.forget_unreported()
             self._servers.forget_ended()
             self._merger.keep_only(server.name for server in self._servers)
 
     def _gather(self, deadline: float) -> Scrape:
-        self._sensor.timeout = min(self._timeout * self._crowding, deadline - self._clock())
-        self._runner.start()
+        self._ask_sensor(min(self._timeout * self._crowding, deadline - self._clock()))
         known = list(self._servers)
         asked = self._start_sql(known, deadline)
         self._store_sensor_outcomes(known)
@@ -190,6 +198,10 @@ class Gatherer:
         )
         series += self._merger.merge(ServerOutcomes("", Life(None, self.state.life), (own_outcome,)))
         return Scrape(self._clock(), tuple(series), tuple(states))
+
+    def _ask_sensor(self, timeout: float) -> None:
+        self._sensor.timeout = timeout
+        self._runner.start()
 
     def _start_sql(self, servers: Iterable[ObservedServer], deadline: float) -> list[SqlChannel]:
         """Start the SQL queries on all servers that have a channel, and return the channels."""

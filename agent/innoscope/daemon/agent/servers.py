@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: How long an exited server is still reported, in seconds, with mysqld_up 0.
 _REMEMBER_S: Final = 3600.0
+#: How long a process that only the agent itself has found is reported after the sensor has answered, in
+#: seconds. A sensor that has just started may still be identifying it.
+_UNREPORTED_S: Final = 30.0
 #: Maximum number of exited servers to report, higher than the sensor's limit.
 _MAX_ENDED: Final = 64
 #: Number of threads for each kind of SQL query; all slow servers together get at most half of them. A server
@@ -97,7 +100,8 @@ class ObservedServer:
     """An observed server. ``name`` is its ``server`` label.
 
     ``target`` is None if the server is on another host, or if it is ``expected`` on this host (configured in
-    agent.toml) and has not been seen since the agent started.
+    agent.toml) and has not been seen since the agent started. ``reported`` is false as long as only the agent
+    itself has found the process.
     """
 
     name: str
@@ -105,6 +109,7 @@ class ObservedServer:
     channel: SqlChannel | None
     seen_at: float
     expected: bool = False
+    reported: bool = True
     outcomes: tuple[Outcome, ...] = ()  # from the sensor, in the current scrape
     collectors: tuple[str, ...] = ()  # names of the collectors in the sensor's last reply
 
@@ -145,7 +150,9 @@ class Servers:
     def __iter__(self) -> Iterator[ObservedServer]:
         return iter(list(self._known.values()))
 
-    def register_from_sensor(self, name: str, target: Target) -> ObservedServer | None:
+    def register_from_sensor(
+        self, name: str, target: Target, *, reported: bool = True
+    ) -> ObservedServer | None:
         """Register a server that the sensor reported. Return None if ``only_named`` excludes the server.
 
         If the process, its socket or its port has changed, the connections are replaced.
@@ -169,6 +176,7 @@ class Servers:
             server = ObservedServer(name, target, channel, self._clock(), expected=name in self._entries)
             self._known[name] = server
         server.seen_at = self._clock()
+        server.reported = reported
         return server
 
     def _drop_others(self, name: str, target: Target) -> None:
@@ -183,7 +191,21 @@ class Servers:
         for target in targets:
             known = next((server for server in self if server.target and same(server.target, target)), None)
             alive = {server.name for server in self if server.up}
-            self.register_from_sensor(known.name if known else self._names.give(target, alive), target)
+            if known is None:
+                self.register_from_sensor(self._names.give(target, alive), target, reported=False)
+            else:
+                self.register_from_sensor(known.name, target, reported=known.reported)
+
+    def forget_unreported(self) -> None:
+        """Remove processes that the sensor has not reported, although it has been answering for a while.
+
+        The sensor refuses them: for example, a second process uses a server's data directory.
+        """
+        for server in self:
+            is_old = self._clock() - server.seen_at > _UNREPORTED_S
+            if server.target is not None and not server.reported and not server.expected and is_old:
+                self.close(server)
+                del self._known[server.name]
 
     def own_name(self, name: str, target: Target) -> str | None:
         """Return the configured name, else the sensor's name; None if ``only_named`` excludes the server.

@@ -1,12 +1,14 @@
 //! Reads the unwind rules of one file from `.eh_frame`.
 
+use std::cell::OnceCell;
+
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, EhFrameHdr, Encoding, EndianSlice, Evaluation,
     EvaluationResult, FrameDescriptionEntry, LittleEndian, Location, ParsedEhFrameHdr, RegisterRule,
     UnwindContext, UnwindSection as _, Value,
 };
 
-use super::{Canonical, Expression, Frame, Row, Rule, Saved};
+use super::{Canonical, Expression, Frame, Memory, Row, Rule, Saved};
 use crate::arch::{Arch, NATIVE};
 use crate::symbols::memory_budget::CountedBytes;
 use crate::symbols::{Bytes, ElfFile, limits};
@@ -26,6 +28,8 @@ pub struct UnwindTable {
     index: (Vec<(u64, usize)>, CountedBytes),
     bases: BaseAddresses,
     context: UnwindContext<usize>,
+    /// The first limit that an entry or an expression exceeded.
+    problem: OnceCell<String>,
 }
 
 impl UnwindTable {
@@ -38,7 +42,13 @@ impl UnwindTable {
             index: (Vec::new(), CountedBytes::new(0)),
             bases: BaseAddresses::default(),
             context: UnwindContext::new(),
+            problem: OnceCell::new(),
         }
+    }
+
+    /// Return the limit that an entry or an expression exceeded, if any.
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.get().map(String::as_str)
     }
 
     /// Read the unwind sections of a file. If there is no `.eh_frame_hdr`, the entries are indexed, which
@@ -68,7 +78,7 @@ impl UnwindTable {
 
     /// Return the unwind rule for an ELF virtual address, and subtract the size of its entry from `steps`.
     pub fn rule(&mut self, svma: u64, steps: &mut u64) -> Rule {
-        let Self { arch, frames, header, index, bases, context } = self;
+        let Self { arch, frames, header, index, bases, context, problem } = self;
         let section = section(frames, arch);
         let Some(entry) = entry(&section, header.as_deref(), &index.0, bases, svma) else {
             return Rule::FramePointer;
@@ -76,7 +86,10 @@ impl UnwindTable {
         let size = entry.entry_len().saturating_add(entry.cie().entry_len());
         *steps = steps.saturating_sub(size as u64);
         if size > limits::UNWIND_ENTRY {
-            return Rule::FramePointer;
+            problem.get_or_init(|| {
+                format!("an entry of .eh_frame has more than {} bytes", limits::UNWIND_ENTRY)
+            });
+            return Rule::TooLarge;
         }
         let encoding = entry.cie().encoding();
         let Ok(row) = entry.unwind_info_for_address(&section, bases, context, svma) else {
@@ -114,13 +127,14 @@ impl UnwindTable {
         entry.contains(svma).then(|| entry.initial_address())
     }
 
-    /// Evaluate an expression over the registers of a frame; return `None` if it fails or takes too many
-    /// steps.
-    pub(super) fn evaluate(
+    /// Evaluate an expression over the registers and the stack of a frame; return `None` if it fails or takes
+    /// too many steps.
+    pub(super) fn evaluate<F: Fn(u64) -> Option<u64>>(
         &self,
         expression: Expression,
         encoding: Encoding,
         frame: Frame,
+        memory: &mut Memory<F>,
         steps: &mut u64,
     ) -> Option<u64> {
         *steps = steps.saturating_sub(EXPRESSION_STEPS);
@@ -135,7 +149,17 @@ impl UnwindTable {
                     result =
                         evaluation.resume_with_register(Value::Generic(frame.register(register, self.arch)?));
                 }
+                // A function that aligns its stack saves the address of its caller's frame on the stack.
+                Ok(EvaluationResult::RequiresMemory { address, size: 8, space: None, .. }) => {
+                    result = evaluation.resume_with_memory(Value::Generic(memory.word(address)?));
+                }
                 Err(gimli::Error::TooManyIterations) => {
+                    self.problem.get_or_init(|| {
+                        format!(
+                            "an expression in .eh_frame takes more than {} operations",
+                            limits::EXPRESSION
+                        )
+                    });
                     *steps = steps.saturating_sub(limits::EXPRESSION.into());
                     return None;
                 }

@@ -90,6 +90,13 @@ pub fn members(elf: &ElfFile, paths: &[String]) -> Vec<Result<Member, String>> {
         }
         query.resolve_in(unit);
     }
+    if let Some(problem) = elf.problem() {
+        for index in query.open.values().flatten() {
+            if let Err(reason) = &mut query.results[*index] {
+                *reason = format!("{reason}; {}: {problem}", elf.path().display());
+            }
+        }
+    }
     query.results
 }
 

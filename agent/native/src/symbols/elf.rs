@@ -6,7 +6,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::{error, fmt, io};
 
 use memmap2::Mmap;
@@ -84,6 +84,8 @@ pub struct ElfFile {
     path: PathBuf,
     content: Content,
     headers: Headers,
+    /// Why a section was not read; only the first one.
+    refused: OnceLock<String>,
 }
 
 /// Identifies a file and its version: device, inode, size, and ctime.
@@ -148,7 +150,7 @@ impl ElfFile {
 
     fn new(content: Content, display: &Path) -> Result<Arc<Self>, ElfError> {
         let headers = Headers::read(&content).map_err(|reason| ElfError::content(display, reason))?;
-        Ok(Arc::new(Self { path: display.to_owned(), content, headers }))
+        Ok(Arc::new(Self { path: display.to_owned(), content, headers, refused: OnceLock::new() }))
     }
 
     /// Return the name under which the file was opened.
@@ -202,9 +204,9 @@ impl ElfFile {
         self.headers.entry
     }
 
-    /// Return the problem with the headers, if any.
+    /// Return the problem with the headers, or else with a section that was to be read, if any.
     pub fn problem(&self) -> Option<&str> {
-        self.headers.problem.as_deref()
+        self.headers.problem.as_ref().or(self.refused.get()).map(String::as_str)
     }
 
     /// Return the loadable segments (`PT_LOAD`), in file order.
@@ -224,8 +226,14 @@ impl ElfFile {
     /// headers are missing or malformed, `.eh_frame_hdr`, `.eh_frame` and `.text` are found through the
     /// program headers.
     pub fn section(&self, name: &str) -> Option<Section> {
-        sections::by_name(&self.headers, &self.content, name)
-            .or_else(|| sections::by_segment(&self.headers, &self.content, name))
+        match sections::by_name(&self.headers, &self.content, name) {
+            Ok(Some(section)) => return Some(section),
+            Ok(None) => {}
+            Err(reason) => {
+                self.refused.get_or_init(|| format!("{name}: {reason}"));
+            }
+        }
+        sections::by_segment(&self.headers, &self.content, name)
     }
 
     /// Return the start address of a section without reading its content.

@@ -58,10 +58,10 @@ pub const SHOWN_NAME_ENTRY: usize = 160;
 pub const ALIASES: usize = 256;
 /// Maximum number of enclosing symbols that a lookup tries. Compilers nest at most two functions.
 pub const NESTING: usize = 64;
-/// Maximum number of symbols that one lookup by prefix may return: enough for all symbols of a server.
-pub const NAMED: usize = 256 << 10;
-/// Maximum size of all names that one lookup by prefix may return, in bytes.
-pub const NAMED_BYTES: usize = 16 << 20;
+/// Maximum size of all symbols that one lookup by prefix may return, in bytes: enough for all symbols of a server.
+pub const NAMED_BYTES: usize = 32 << 20;
+/// Size of such a symbol without its name, in bytes, here and as an object in Python.
+pub const NAMED_ENTRY: usize = 250;
 /// Maximum unpacked size of a compressed section outside the confined child, in bytes. No distribution
 /// compresses the sections read there; only tests do.
 pub const UNPACKED: u64 = 4 << 20;

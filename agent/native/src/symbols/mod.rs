@@ -49,23 +49,22 @@ use rawtable::RawTable;
 /// [`SymbolTable::problem`]. This takes a few ms for a server.
 pub fn load(elf: &Arc<ElfFile>, opened_as: &Path, search: &DebugSearch) -> SymbolTable {
     let mut problems = Vec::new();
-    problems.extend(elf.problem().map(str::to_owned));
     let table = own_symtab(elf, &mut problems)
         .or_else(|| debug_file(elf, opened_as, search, &mut problems))
         .or_else(|| from_pack(elf, search, &mut problems))
         .unwrap_or_else(|| small_tables(elf, &mut problems));
-    with_problems(table, &problems)
+    with_problems(table, elf, problems)
 }
 
 /// Load the symbols from the file alone, without searching for other files.
 pub fn load_own(elf: &Arc<ElfFile>) -> SymbolTable {
     let mut problems = Vec::new();
-    problems.extend(elf.problem().map(str::to_owned));
     let table = own_symtab(elf, &mut problems).unwrap_or_else(|| small_tables(elf, &mut problems));
-    with_problems(table, &problems)
+    with_problems(table, elf, problems)
 }
 
-fn with_problems(mut table: SymbolTable, problems: &[String]) -> SymbolTable {
+fn with_problems(mut table: SymbolTable, elf: &ElfFile, mut problems: Vec<String>) -> SymbolTable {
+    problems.extend(elf.problem().map(|reason| format!("{}: {reason}", elf.path().display())));
     table.problem = (!problems.is_empty()).then(|| problems.join("; "));
     table
 }

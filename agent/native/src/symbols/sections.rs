@@ -14,29 +14,38 @@ use super::limits;
 /// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`: the only encoding that linkers use for the pointer to `.eh_frame`.
 const PCREL_SDATA4: u8 = 0x1b;
 
-/// Read the section with this name, using its section header.
-pub(super) fn by_name(headers: &Headers, file: &Content, name: &str) -> Option<Section> {
+/// Read the section with this name, using its section header. Return `None` if it has none, or no bytes.
+///
+/// # Errors
+/// Returns the reason if a compressed section would be too large.
+pub(super) fn by_name(headers: &Headers, file: &Content, name: &str) -> Result<Option<Section>, String> {
     if let Some(record) = headers.find(name) {
         return read(record, file);
     }
-    let old_style = name.strip_prefix(".debug_")?;
-    let record = headers.find(&format!(".zdebug_{old_style}"))?;
-    let raw = file.part(record.offset, record.size)?;
-    Some(Section { svma: 0..0, data: decompress_zdebug(&raw, file)? })
+    let old_style = name.strip_prefix(".debug_").map(|rest| format!(".zdebug_{rest}"));
+    let record = old_style.and_then(|name| headers.find(&name));
+    let raw = record.and_then(|record| file.part(record.offset, record.size));
+    let packed = raw.as_deref().and_then(packed_zdebug);
+    let data = packed.map_or(Ok(None), |packed| inflate(&packed, file))?;
+    Ok(data.map(|data| Section { svma: 0..0, data }))
 }
 
-fn read(record: &SectionRecord, file: &Content) -> Option<Section> {
-    let raw = file.part(record.offset, record.size)?;
-    let data = if record.has_flag(elf::SHF_COMPRESSED) { decompress(&raw, file)? } else { raw };
-    let end = record.address.checked_add(record.size)?;
+fn read(record: &SectionRecord, file: &Content) -> Result<Option<Section>, String> {
+    let Some(raw) = file.part(record.offset, record.size) else { return Ok(None) };
+    let data = if record.has_flag(elf::SHF_COMPRESSED) {
+        packed(&raw, file).map_or(Ok(None), |packed| inflate(&packed, file))?
+    } else {
+        Some(raw)
+    };
+    let Some(end) = record.address.checked_add(record.size) else { return Ok(None) };
     let svma = if record.address == 0 { 0..0 } else { record.address..end };
-    Some(Section { svma, data })
+    Ok(data.map(|data| Section { svma, data }))
 }
 
-/// Decompress data after an `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment.
-fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
+/// Find the compressed data after an `Elf64_Chdr`: u32 type, u32 reserved, u64 size, u64 alignment.
+fn packed<'data>(raw: &'data [u8], file: &Content) -> Option<CompressedData<'data>> {
     let kind = u32::from_le_bytes(*raw.first_chunk()?);
-    let size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
+    let uncompressed_size = u64::from_le_bytes(*raw.get(8..)?.first_chunk()?);
     let format = match kind {
         1 => CompressionFormat::Zlib,
         // This decompressor allocates as much memory as the data requests, so use it only if the process's
@@ -44,27 +53,25 @@ fn decompress(raw: &[u8], file: &Content) -> Option<Bytes> {
         2 if file.is_confined() => CompressionFormat::Zstandard,
         _ => return None,
     };
-    inflate(format, raw.get(24..)?, size, file)
+    Some(CompressedData { format, data: raw.get(24..)?, uncompressed_size })
 }
 
-/// Decompress the format that was used before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64, then
-/// the data.
-fn decompress_zdebug(raw: &[u8], file: &Content) -> Option<Bytes> {
+/// Find the data in the format that was used before `SHF_COMPRESSED`: "ZLIB", the size as a big-endian u64,
+/// then the data.
+fn packed_zdebug(raw: &[u8]) -> Option<CompressedData<'_>> {
     let rest = raw.strip_prefix(b"ZLIB")?;
-    let size = u64::from_be_bytes(*rest.first_chunk()?);
-    inflate(CompressionFormat::Zlib, rest.get(8..)?, size, file)
+    let uncompressed_size = u64::from_be_bytes(*rest.first_chunk()?);
+    Some(CompressedData { format: CompressionFormat::Zlib, data: rest.get(8..)?, uncompressed_size })
 }
 
 /// Decompress into a buffer of the size that the section claims, if that size is plausible.
-fn inflate(format: CompressionFormat, data: &[u8], size: u64, file: &Content) -> Option<Bytes> {
+fn inflate(packed: &CompressedData, file: &Content) -> Result<Option<Bytes>, String> {
     let max = if file.is_confined() { limits::UNPACKED_CONFINED } else { limits::UNPACKED };
-    let believable = limits::RATIO_FREE.max((data.len() as u64).saturating_mul(limits::RATIO));
-    if size > max.min(believable) {
-        return None;
+    let believable = limits::RATIO_FREE.max((packed.data.len() as u64).saturating_mul(limits::RATIO));
+    if packed.uncompressed_size > max.min(believable) {
+        return Err(format!("it would unpack to {} bytes", packed.uncompressed_size));
     }
-    let compressed = CompressedData { format, data, uncompressed_size: size };
-    let data = compressed.decompress().ok()?.into_owned();
-    Some(Bytes::from(data))
+    Ok(packed.decompress().ok().map(|data| Bytes::from(data.into_owned())))
 }
 
 /// Find a section that unwinding needs, using the program headers.

@@ -233,8 +233,7 @@ impl SymbolTable {
     }
 
     /// List all functions and variables whose names begin with one of these prefixes, without duplicates and
-    /// without IFUNC resolvers. At most [`limits::NAMED`] symbols, or [`limits::NAMED_BYTES`] bytes of names,
-    /// are returned.
+    /// without IFUNC resolvers. At most [`limits::NAMED_BYTES`] are returned.
     pub fn named(&self, prefixes: &[String]) -> Vec<Named> {
         let filter = PrefixFilter::of(prefixes.iter().map(String::as_str));
         let wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix.as_str()));
@@ -244,12 +243,12 @@ impl SymbolTable {
                 if !symbol.is_definition() || symbol.is_resolver() || !table.may_match(symbol, &filter) {
                     continue;
                 }
-                if found.len() >= limits::NAMED || bytes >= limits::NAMED_BYTES {
+                if bytes >= limits::NAMED_BYTES {
                     break;
                 }
                 if let Some(name) = table.name(symbol).filter(|name| wanted(name)) {
                     let (name, is_code) = (name.to_owned(), table.is_function(symbol));
-                    bytes += name.len();
+                    bytes += limits::NAMED_ENTRY + name.len();
                     found.push(Named { name, address: symbol.address, size: symbol.size, is_code });
                 }
             }

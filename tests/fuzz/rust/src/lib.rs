@@ -1,5 +1,9 @@
 //! The check that all fuzz targets share: an input must take less than a second of CPU time and allocate less
-//! than 64 MiB.
+//! than 64 MiB. Also the targets that agent/native/tests/mutated_seeds.rs runs too, without libFuzzer.
+
+pub mod elf;
+pub mod pack;
+pub mod unwind;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::mem::MaybeUninit;
