@@ -85,7 +85,8 @@ _PARALLEL = frozenset({
 #: or count what a server does: one more busy process does not affect them, but the load of _PARALLEL would.
 #: All other tests run alone, because they measure times or CPU time, or look at all processes of the host.
 _PAIRED = frozenset({
-    "test_agent_faults.py", "test_bpftrace.py", "test_collector_faults.py", "test_governor_faults.py",
+    "test_agent_faults.py", "test_bpftrace.py", "test_collector_faults.py", "test_every_collector_call.py",
+    "test_every_governor_call.py", "test_governor_faults.py",
     "test_hanging_files.py", "test_hostile_crowd.py", "test_hostile_memory.py", "test_killed.py",
     "test_latency_faults.py", "test_probe_maps.py", "test_probe_owner_ends.py", "test_probe_owner_killed.py",
     "test_probes.py", "test_profile_crowds.py", "test_selfprofile.py",

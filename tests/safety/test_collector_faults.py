@@ -8,40 +8,16 @@ for the probe collector.
 
 from __future__ import annotations
 
-import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from innoscope.common.workers import Workers
-from innoscope.daemon.agent import collect
-from innoscope.daemon.sensor import watch as watching
-from innoscope.daemon.sensor.watch import WatchedServer
 from innoscope.memory import layout, numbers, plan
 from innoscope.memory import reader as reading
-from innoscope.metrics.collectors import (
-    derived,
-    process,
-    sql_catalog,
-    sql_plan,
-    state,
-    state_catalog,
-    waits,
-)
-from innoscope.metrics.collectors import (
-    sql as sql_collector,
-)
-from innoscope.metrics.collectors.memory import MemoryCollector
-from innoscope.metrics.collectors.runner import Runner
-from innoscope.metrics.collectors.snapshot_budget import SnapshotBudget
-from innoscope.metrics.collectors.sql import SqlCollector
-from innoscope.metrics.collectors.state import StateCollector
-from innoscope.sampling.profile_history import ProfileHistory
-from innoscope.sampling.sessions.buffer import SampleBuffer
-from innoscope.sampling.snapshot_history import SnapshotHistory
-from innoscope.target import sql
-from innoscope.target.discover import find_one
+from innoscope.metrics.collectors import derived, process, sql_plan, state, waits
+from innoscope.metrics.collectors import sql as sql_collector
+from safety.collector_scene import WITHIN_S, Scene, open_scene, shorten_pauses
 from safety.injecting import ERRORS, Fault, rotated
 from safety.well import assert_well
 from scale import few
@@ -51,12 +27,6 @@ from workloads import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from innoscope.common.samples import Outcome
-    from innoscope.metrics.collectors.runner import Collector
-
-INTERVAL_S: Final = 0.2
-WITHIN_S: Final = 20.0
 
 #: Calls as COLLECTOR.OBJECT.NAME. Each of them is made at each run of the collector, or after ``_forget``.
 _CALLS: Final = (
@@ -83,30 +53,6 @@ _QUICK: Final = (
 )  # fmt: skip
 
 
-class _Client:
-    """A stand-in for the connection to the sensor."""
-
-    def collect(self, _timeout: float) -> Any:
-        """Return None instead of a reply, because the collector only stores the reply."""
-
-
-class Scene(NamedTuple):
-    """The collectors of the sensor and of the agent for one server, by name."""
-
-    watched: WatchedServer
-    agent: Runner
-    collectors: dict[str, Any]
-
-    def run(self) -> dict[str, Outcome]:
-        """Run all collectors once; return their outcomes by name."""
-        self.watched.start()
-        self.agent.start()
-        return {one.collector: one for one in (*self.watched.outcomes(), *self.agent.outcomes())}
-
-    def succeeds(self) -> bool:
-        return all(outcome.success for outcome in self.run().values())
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with Server("mysql-5.6.24") as server, Fsync(server, 4):
@@ -116,47 +62,13 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "_RETRY_S", INTERVAL_S)
-    monkeypatch.setattr(waits, "_STALE_S", WITHIN_S)
-    monkeypatch.setattr(watching, "PATIENCE_S", WITHIN_S)
-    for name in ("_FIRST_PAUSE", "_LONGEST_PAUSE"):
-        monkeypatch.setattr(sql_collector, name, 0.0)
-    monkeypatch.setattr(process, "_CPU_PAUSE", 0)
+    shorten_pauses(monkeypatch)
 
 
 @pytest.fixture
 def scene(server: Server) -> Iterator[Scene]:
-    target, workers = find_one(server.pid), Workers()
-    runs = threading.Thread(target=workers.run, args=(lambda: None,))
-    runs.start()
-    watched = WatchedServer(
-        target,
-        ProfileHistory(),
-        [MemoryCollector],
-        workers=workers,
-        tenant="",
-        budget=SnapshotBudget(),
-        snapshots=SnapshotHistory(60.0),
-        samples=SampleBuffer(),
-        interval_s=INTERVAL_S,
-    )
-    connect = partial(sql.connect, target, user="root", timeout=WITHIN_S)
-    of_server = target.flavour, target.version
-    metrics = SqlCollector(connect, sql_catalog.default(), *of_server)
-    states = StateCollector(connect, state_catalog.default(), *of_server, interval_s=0.0)
-    agent: list[Collector] = [metrics, states, collect._SensorCollector(_Client(), WITHIN_S)]
-    scene = Scene(watched, Runner(agent), {one.name: one for one in (*watched._collectors, *agent)})
-    for one in scene.collectors.values():
-        one.timeout = WITHIN_S  # on a busy host, no collector may fail with a timeout
-    scene.collectors["process"]._cpu_every_s = 0.0
-    until(scene.succeeds)
-    yield scene
-    scene.agent.close()
-    metrics.close()
-    states.close()
-    watched.close()
-    workers.close(5.0)
-    runs.join()
+    with open_scene(server) as scene:
+        yield scene
 
 
 def _owner(scene: Scene, call: str) -> Any:

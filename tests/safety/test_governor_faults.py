@@ -10,15 +10,14 @@ must work again. The budget is so small that probes are constantly attached and 
 
 from __future__ import annotations
 
-import itertools
-import os
+import ctypes
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
-from pathlib import Path
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -27,25 +26,33 @@ from innoscope import _native
 from innoscope.metrics.collectors import probes as collecting
 from innoscope.metrics.collectors.probes import ProbesCollector
 from innoscope.probes import attachment as attaching
-from innoscope.probes import governor, governor_retry
+from innoscope.probes import governor
 from innoscope.target.discover import find_one
+from safety.governing import (
+    BACK_S,
+    FAMILIES,
+    WITHIN_S,
+    controlled,
+    detached,
+    holds_within,
+    inject,
+    links,
+    new_collector,
+    recovered,
+    scrape,
+    shorten_pauses,
+)
 from safety.injecting import ERRORS, Fault, panic, rotated
 from safety.leftovers import altered
-from safety.stopwatch import Stopwatch
 from safety.well import assert_well
 from scale import few
 from servers import Server
 from workloads import Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-WITHIN_S: Final = 2.0
-BACK_S: Final = 60.0
-PAUSE_S: Final = 0.2
-FAMILIES: Final = frozenset({"redo", "fsync", "spin"})
-#: A budget below the cost of the probes under this load.
-BUDGET: Final = 0.0002
+    from innoscope.probes.governor import Governor
 
 
 def test_the_injected_panic_is_a_panic() -> None:
@@ -54,18 +61,8 @@ def test_the_injected_panic_is_a_panic() -> None:
     assert type(raised.value).__name__ == "PanicException"
 
 
-class _Table:
-    """A wrapper around a BPF map, in which one method can be made to fail."""
-
-    def __init__(self, real: Any, method: str) -> None:
-        self._real = real
-        self.fault = Fault(getattr(real, method))
-        setattr(self, method, self.fault)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-
+#: Number of detaching threads to kill, one less than guard.py tolerates.
+KILLS: Final = 2
 #: Calls made while probes are attached, as OBJECT.NAME. ``map NAME.METHOD`` is a method of one of the
 #: attachment's maps.
 _CALLS: Final = (
@@ -106,72 +103,17 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(governor, "_RETRY_S", PAUSE_S)
-    for module in (governor_retry, collecting):
-        monkeypatch.setattr(module, "FIRST_PAUSE_S", PAUSE_S)
-        monkeypatch.setattr(module, "MAX_PAUSE_S", PAUSE_S)
+    shorten_pauses(monkeypatch)
 
 
 @pytest.fixture
 def collector(server: Server) -> Iterator[ProbesCollector]:
-    thread_ids = itertools.count(1)
-
-    def churning() -> dict[int, str]:
-        """Return a new thread id at each call, so that each call adds one map entry and deletes another."""
-        return {next(thread_ids): "master"}
-
-    collector = ProbesCollector(find_one(server.pid), families=FAMILIES, budget=BUDGET, kinds=churning)
+    collector = new_collector(server)
     collector.start()
     yield collector
     collector.close()
     # If the guard's thread began to detach before `close`, it finishes detaching afterwards.
-    assert _until(lambda: altered(server.pid) == set(), BACK_S)
-
-
-def _inject(collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch) -> Fault:
-    ruling = collector.start_once()
-    if call.startswith("map "):
-        name, method = call.removeprefix("map ").split(".")
-        table = _Table(ruling.attachment._maps[name], method)
-        monkeypatch.setitem(ruling.attachment._maps, name, table)
-        return table.fault
-    where, _, name = call.rpartition(".")
-    owners: dict[str, Any] = {
-        "attachment": ruling.attachment, "_native": _native, "collecting": collecting, "collector": collector,
-        "governor": governor, "governor.totals": ruling.totals, "descriptors": collector._descriptors,
-        "selftest": collector._selftest,
-    }  # fmt: skip
-    fault = Fault(getattr(owners[where], name))
-    monkeypatch.setattr(owners[where], name, fault)
-    return fault
-
-
-def _links() -> int:
-    """Count this process's uprobe links and perf events; a failed test may keep iterator links open."""
-    found = 0
-    for one in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):  # the descriptor has been closed
-            kind = os.readlink(one)  # noqa: PTH115
-            if kind == "anon_inode:bpf_link":
-                found += "link_type:\titer\n" not in Path("/proc/self/fdinfo", one.name).read_text()
-            else:
-                found += kind == "anon_inode:[perf_event]"
-    return found
-
-
-def _until(holds: Callable[[], bool], within_s: float) -> bool:
-    stopwatch = Stopwatch(os.getpid())
-    while not holds():
-        if stopwatch.seconds() > within_s:
-            return False
-        with suppress(BaseException):  # in the agent, the runner handles errors
-            time.sleep(0.01)
-    return True
-
-
-def _scrape(collector: ProbesCollector) -> None:
-    with suppress(BaseException):  # in the agent, collectors.runner turns errors into reasons
-        collector.collect()
+    assert holds_within(BACK_S, lambda: altered(server.pid) == set())
 
 
 @pytest.mark.timeout(300)
@@ -180,8 +122,8 @@ def test_probes_survive_a_failing_call(
     server: Server, collector: ProbesCollector, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ruling = collector.start_once()
-    fault = _inject(collector, call, monkeypatch)
-    reading = _inject(collector, "attachment.read", monkeypatch) if call == "attachment.disable" else fault
+    fault = inject(collector, call, monkeypatch)
+    reading = inject(collector, "attachment.read", monkeypatch) if call == "attachment.disable" else fault
     fault.once = call in _ONCE
     for name in rotated(_CALLS.index(call)):
         fail = ERRORS[name]
@@ -190,25 +132,21 @@ def test_probes_survive_a_failing_call(
             reading.arm(fail)
 
         def _hit() -> bool:
-            _scrape(collector)
+            scrape(collector)
             return fault.failed_at is not None
 
-        assert _until(_hit, BACK_S), f"{call} was not called"
+        assert holds_within(BACK_S, _hit), f"{call} was not called"
         decided = ruling.decisions
 
         def _safe(decided: int = decided) -> bool:
-            off = not ruling.attachment.attached and _links() == 0
-            return off or (ruling.failures.why is None and ruling.alive and ruling.decisions > decided)
+            return detached(ruling) or controlled(ruling, decided)
 
-        assert _until(_safe, WITHIN_S), f"{name}: attached but not governed"
+        assert holds_within(WITHIN_S, _safe), f"{name}: attached but not governed"
         fault.disarm()
         reading.disarm()
 
-        def _governed(decided: int = ruling.decisions) -> bool:
-            refused = any(point.problem for point in ruling.attachment.points)
-            return ruling.failures.why is None and ruling.decisions > decided and not refused
-
-        assert _until(_governed, BACK_S), f"{name}: probes were not attached again: {ruling.failures}"
+        back = partial(recovered, ruling, ruling.decisions)
+        assert holds_within(BACK_S, back), f"{name}: probes were not attached again: {ruling.failures}"
         collector.collect()
 
 
@@ -228,27 +166,26 @@ def test_probes_survive_a_failing_call_at_the_start(
             fault.arm(ERRORS[error])
             # A NativeError means that the kernel does not support probes, so there is no retry.
             _starts(server, fault, comes_back=error != "NativeError")
-    assert _until(lambda: altered(server.pid) == set(), BACK_S)  # removed a little later
+    assert holds_within(BACK_S, lambda: altered(server.pid) == set())  # removed a little later
 
 
 def _starts(server: Server, fault: Fault, *, comes_back: bool) -> None:
     collector = ProbesCollector(find_one(server.pid), families=FAMILIES, attach_soon=True)
     try:
-        assert _until(lambda: fault.failed_at is not None, BACK_S)
-        assert _until(lambda: _links() == 0, WITHIN_S), "probes are attached"
+        assert holds_within(BACK_S, lambda: fault.failed_at is not None)
+        assert holds_within(WITHIN_S, lambda: links() == 0), "probes are attached"
         fault.disarm()
         if comes_back:
-            assert _until(lambda: collector._governor is not None, BACK_S), "it did not start"
+            assert holds_within(BACK_S, lambda: collector._governor is not None), "it did not start"
     finally:
         collector.close()
-    assert _until(lambda: _links() == 0, WITHIN_S)
+    assert holds_within(WITHIN_S, lambda: links() == 0)
 
 
-def test_probes_are_detached_while_a_tick_hangs(
-    collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def _hanging(ruling: Governor, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let a tick of the governor hang while probes are attached."""
     monkeypatch.setattr(governor, "OVERDUE_S", 1.0)
-    ruling = collector.start_once()
     hanging, go_on = threading.Event(), threading.Event()
     real = ruling.attachment.read
 
@@ -261,11 +198,47 @@ def test_probes_are_detached_while_a_tick_hangs(
     monkeypatch.setattr(ruling.attachment, "read", hang)
     try:
         assert hanging.wait(BACK_S)
-        assert _until(lambda: _links() == 0, WITHIN_S + 1.0)
-        assert "no tick for" in str(ruling.failures)
+        yield
     finally:
         go_on.set()
-    assert _until(lambda: ruling.failures.why is None and ruling.attachment.attached, BACK_S)
+    assert holds_within(BACK_S, lambda: ruling.failures.why is None and ruling.attachment.attached)
+
+
+def test_probes_are_detached_while_a_tick_hangs(
+    collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ruling = collector.start_once()
+    with _hanging(ruling, monkeypatch):
+        assert holds_within(WITHIN_S + 1.0, lambda: links() == 0)
+        assert "no tick for" in str(ruling.failures)
+
+
+def test_a_killed_detaching_thread_is_replaced(
+    collector: ProbesCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kill two threads of the guard while they detach. If a third one failed, the process would abort."""
+    ruling = collector.start_once()
+    real, killed = ruling.attachment.disable, list[threading.Thread]()
+
+    def disable() -> None:
+        while threading.current_thread().name == "detach" and len(killed) < KILLS:
+            time.sleep(0.01)
+        real()
+
+    def kill() -> bool:
+        for thread in threading.enumerate():
+            if thread.name == "detach" and thread not in killed:
+                identity = ctypes.c_ulong(thread.ident or 0)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(identity, ctypes.py_object(SystemExit))
+                thread.join()
+                killed.append(thread)
+        return len(killed) == KILLS
+
+    monkeypatch.setattr(ruling.attachment, "disable", disable)
+    with _hanging(ruling, monkeypatch):
+        assert holds_within(BACK_S, kill)
+        assert ruling.attachment.attached
+        assert holds_within(WITHIN_S, lambda: links() == 0)
 
 
 #: A script whose process cannot detach its probes by any method.
@@ -289,4 +262,4 @@ def test_a_process_that_cannot_detach_probes_ends(server: Server, call: str) -> 
     ended = subprocess.run([sys.executable, "-c", _STUCK, str(server.pid), call], check=False, timeout=60)
 
     assert ended.returncode == -signal.SIGABRT
-    assert _until(lambda: altered(server.pid) == set(), BACK_S)
+    assert holds_within(BACK_S, lambda: altered(server.pid) == set())

@@ -1,15 +1,19 @@
 """Test that every thread of the sensor and the agent is restarted within a minute after it was killed.
 
-The real programs run, and a signal raises an exception inside a thread. tests/unit/test_supervision.py shows
-that a daemon stops notifying the watchdog if a thread hangs.
+The real programs run, and a signal raises an exception inside a thread. A thread that serves one connection
+is not restarted, but the next connection must get a new one. tests/unit/test_supervision.py shows that a
+daemon stops notifying the watchdog if a thread hangs. test_governor_faults.py kills the thread ``detach``.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import struct
 import sys
 import tempfile
+from contextlib import ExitStack, closing, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
@@ -17,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from innoscope.daemon.http.connections import MAX_CONNECTIONS
+from innoscope.daemon.sensor.server import MAX_PER_USER
 from safety.agenting import SCRAPE_S, Running, Scrape
 from safety.sensing import Sensing, of_pid, values
 from scale import few, long
@@ -24,10 +30,12 @@ from servers import Server
 from waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from innoscope.daemon.protocol.messages import ServerReply
 
+#: Maximum seconds until a connection is served, or closed after its thread was killed.
+SERVED_S = 10.0
 MAIN = str(Path(__file__).with_name("faulty_main.py"))
 SENSOR = few(
     ("socket", "discovery", "workers", "snapshots", "process", "waits", "memory", "probes", "guard"),
@@ -218,3 +226,84 @@ def test_a_killed_thread_of_the_agent_is_restarted(agent: Running, command_file:
 
     until(lambda: scraped() and is_back(agent.pid, command_file, name, before))
     until(scraped)
+
+
+def frame(body: bytes) -> bytes:
+    """Return a message as the sensor's clients send it."""
+    return struct.pack("!I", len(body)) + body
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["half a request", "a request"])
+def test_killed_threads_of_the_sensors_clients_keep_no_slot(
+    sensing: Sensing, server: Server, command_file: Path, *, whole: bool
+) -> None:
+    def connect() -> socket.socket:
+        wire = socket.socket(socket.AF_UNIX)
+        wire.connect(str(sensing.path))
+        return wire
+
+    until(lambda: works(sensing, server))
+    request = frame(b'{"call": "collect"}')
+    kill_connections(sensing.pid, command_file, "client", connect, request, whole=whole, limit=MAX_PER_USER)
+    until(lambda: works(sensing, server), within_s=SERVED_S)
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["half a request", "a request"])
+def test_killed_threads_of_the_agents_connections_keep_no_slot(
+    agent: Running, command_file: Path, *, whole: bool
+) -> None:
+    def connect() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", agent.port))
+
+    until(lambda: agent.get("/metrics")[0] == HTTPStatus.OK)
+    request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    kill_connections(agent.pid, command_file, "http", connect, request, whole=whole, limit=MAX_CONNECTIONS)
+    assert agent.get("/metrics", SERVED_S)[0] == HTTPStatus.OK
+
+
+def kill_connections(
+    pid: int,
+    command_file: Path,
+    name: str,
+    connect: Callable[[], socket.socket],
+    request: bytes,
+    *,
+    whole: bool,
+    limit: int,
+) -> None:
+    """Kill more threads than the ``limit`` of connections, in rounds. Check that no socket stays open.
+
+    The threads are killed while they receive a request or, if the ``whole`` request is sent, serve it.
+    """
+
+    def running() -> int:
+        return sum(one == name for one, _ in send_command(pid, command_file, "list -"))
+
+    before, killed, half, at_once = sockets(pid), 0, len(request) // 2, limit // 2
+    while killed <= limit:
+        with ExitStack() as stack:
+            wires = [stack.enter_context(closing(connect())) for _ in range(at_once)]
+            for wire in wires:
+                wire.settimeout(SERVED_S)
+                wire.sendall(request[:half])
+            until(lambda: running() >= at_once, every_s=0)
+            for wire in wires:
+                wire.sendall(request[half:] if whole else b"")
+            send_command(pid, command_file, f"kill {name}")
+            killed += at_once
+            for wire in wires:
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    wire.sendall(b"x")  # wakes a thread that is reading
+                    while wire.recv(1 << 16):  # until the thread closes the connection
+                        pass
+        until(lambda: running() == 0)
+    until(lambda: sockets(pid) <= before, lambda: f"{sockets(pid)} sockets instead of {before}")
+
+
+def sockets(pid: int) -> int:
+    """Return the number of a process's sockets."""
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # the descriptor has been closed
+            found += str(descriptor.readlink()).startswith("socket:")
+    return found

@@ -90,7 +90,7 @@ class ProbesCollector:
         self._selftest = SelfTest(default_catalog().of(families))
         self._notes: dict[str, str] = {}
         self._governor: Governor | None = None
-        self._closed = threading.Event()
+        self._closed = False  # not an Event, whose methods may fail when memory is short
         self._failure: InnoscopeError | None = None
         self._starting = attach_soon
         self._attach_on, self._pause_s = attach_on, FIRST_PAUSE_S
@@ -119,25 +119,28 @@ class ProbesCollector:
             attachment.close()
             raise
         self._governor, self._failure = governor, None
-        if self._closed.is_set():  # the collector was closed in the meantime
+        if self._closed:  # the collector was closed in the meantime
             governor.close()
         return governor
 
     def _start_quietly(self) -> None:
         """Start the probes. After a failure that may be temporary, such as a lack of memory, retry later."""
-        if self._closed.is_set():
+        if self._closed:
             return
         try:
             self.start()
         except BaseException as error:  # includes panics of the Rust core, so that they are logged
-            self._failure = _explained(error)
-            final = isinstance(error, _FINAL)
-            again = "never" if final else f"{self._pause_s:.0f}s"
-            extra = {"pid": self._target.pid, "reason": self._failure.what, "retry": again}
-            _LOG.warning("cannot attach probes", extra=extra | {"remedy": self._failure.remedy})
-            if not final:
-                self._attach_on(self._start_quietly, self._pause_s)
-                self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+            final = False
+            try:
+                self._failure = _explained(error)
+                final = isinstance(error, _FINAL)
+                again = "never" if final else f"{self._pause_s:.0f}s"
+                extra = {"pid": self._target.pid, "reason": self._failure.what, "retry": again}
+                _LOG.warning("cannot attach probes", extra=extra | {"remedy": self._failure.remedy})
+            finally:  # retry even if the failure cannot be logged
+                if not final:
+                    self._attach_on(self._start_quietly, self._pause_s)
+                    self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
 
     def start_once(self) -> Governor:
         """Return the governor. Start it if this does not happen in the background.
@@ -154,7 +157,7 @@ class ProbesCollector:
 
     def close(self) -> None:
         """Detach all probes."""
-        self._closed.set()
+        self._closed = True
         if self._governor is not None:
             self._governor.close()
 

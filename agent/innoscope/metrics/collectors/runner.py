@@ -106,14 +106,20 @@ class _Run:
 
     def start(self) -> None:
         """Submit a run, unless an earlier one is still in progress."""
+        job = Job(self._collector.name, self._owner, self._work, self._lost, self._turn, self._slow_runs)
         with self._state:
             self._late = self._busy
             if self._busy:
                 return
             self._busy, self._began, self._outcome = True, time.monotonic(), None
-        name = self._collector.name
-        self._job = Job(name, self._owner, self._work, self._lost, self._turn, self._slow_runs)
-        self._workers.submit(self._job)
+            self._job = job
+        try:
+            self._workers.submit(job)
+        except BaseException:  # out of memory; the next call must be able to submit a run
+            self._workers.cancel(job)
+            if not job.started:
+                self._busy = False
+            raise
 
     def outcome(self, scale: float, patience_s: float) -> Outcome:
         """Return the outcome of the last run, or a timeout failure if the run has not ended."""
