@@ -84,7 +84,10 @@ def test_names_of_users_schemas_and_columns_are_escaped(server: Server, argument
     output = run_on_terminal([*arguments, *shows], {})
 
     assert not violations(output, without_colors), output[-3000:]
-    assert any(text in output.decode() for text in SHOWN), output[-3000:]
+    # In HTML, only statements contain such names. MariaDB's end before them, because the session's mode is
+    # unknown (docs/digests.md).
+    has_names = "html" not in arguments or server.name == "mysql-9.7"
+    assert any(text in output.decode() for text in SHOWN) == has_names, output[-3000:]
 
 
 _PAGES = (
