@@ -27,8 +27,8 @@ from generate.states import SERVER, STATES, findings, state
 IDLE: Final = 'wait!~"idle|background_idle|user_sleep"'
 #: A matcher for the wait classes of stalled threads, as in the rule server:innoscope_stalled_threads:rate5m.
 STALLED: Final = (
-    'wait=~"row_lock|metadata_lock|table_lock|opening_tables|spin|mutex_wait|redo_space|free_page_wait'
-    '|flush_wait|deadlock_search|change_buffer_merge|recovery|shutdown|allocator"'
+    'wait=~"row_lock|metadata_lock|table_lock|opening_tables|spin|mutex_wait|innodb_queue|redo_space|disk_full'
+    '|free_page_wait|flush_wait|deadlock_search|change_buffer_merge|purge_delay|recovery|shutdown|allocator"'
 )
 
 _FINDINGS: Final = Panel(
@@ -69,7 +69,7 @@ _TILES: Final = (
         "stat",
         "short",
         (Query(rate("thread_seconds", STALLED), "threads"),),
-        "Average number of threads that wait for a lock, a latch, redo space or a page.",
+        "Average number of threads that wait for a lock, a latch, InnoDB's queue, space or a page.",
         "Tens: clients wait. The panel below shows for what.",
         (STACKS, board("contention"), run("innoscope stacks --by wait")),
         width=5,

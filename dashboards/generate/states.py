@@ -20,7 +20,7 @@ SERVER: Final[Bands] = (
     (250, "not reported", "dark-purple"),
 )
 STATES: Final[Bands] = (
-    (0, "no finding", GREEN),
+    (0, "normal", GREEN),
     (1, "minor finding", YELLOW),
     (50, "finding", ORANGE),
     *SERVER[:2],

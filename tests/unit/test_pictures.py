@@ -85,7 +85,7 @@ def test_states_have_the_labels_and_colors_of_their_ranges() -> None:
     for low, text, color in states.STATES:
         assert colors.of_value(low, defaults) == (text, colors.NAMED[color])
     assert colors.of_value(79.9, defaults)[0] == "finding"
-    assert colors.of_value(0.5, defaults)[0] == "no finding"
+    assert colors.of_value(0.5, defaults)[0] == "normal"
 
 
 def test_legends_show_the_highest_series_first() -> None:
