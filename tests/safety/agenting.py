@@ -68,16 +68,13 @@ class Scrape:
 
 
 class Running(DaemonProcess):
-    """Context manager: a running agent. It watches only ``server``, under the name "under test".
-
-    Without ``only_named``, it watches all servers of the sensor, which is the default of the packaged file.
-    """
+    """Context manager: a running agent. It watches only ``server``, under the name "under test"."""
 
     def __init__(
         self, server: Server, *arguments: object, sensor: Path | None = None, options: Iterable[str] = (),
         by_hand: bool = False, under: Iterable[str] = (), program: Iterable[str] = (INNOSCOPE,),
         own: str = "cpu_budget = 0", ready_s: float = _READY_S, history: bool = True,
-        environment: Mapping[str, str] | None = None, only_named: bool = True,
+        environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         super().__init__("agent", ready_s, _END_S, by_hand=by_hand)
         self._environment = dict(environment or {})
@@ -86,7 +83,7 @@ class Running(DaemonProcess):
         config = self.home / "agent.toml"
         inside = server.folder.inside
         config.write_text(
-            f"only_named = {str(only_named).lower()}\n[own]\n{own}\n"
+            f"only_named = true\n[own]\n{own}\n"
             f"[history]\ndirectory = '{self.history}'\nenabled = {str(history).lower()}\n"
             f"[[server]]\nname = '{_TEST_NAME}'\nsocket = '{inside}/s.sock'\n" + "\n".join(options)
         )

@@ -56,7 +56,7 @@ def strangers(folder: Path) -> Iterator[Strangers]:
 
 @pytest.mark.usefixtures("no_other_server")
 def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
-    """Use the packaged rule of which users' processes are servers, and let the agent watch all servers."""
+    """Use the packaged rule of which users' processes are servers."""
     ended, foreign = threading.Event(), set[int]()
     packaged = {allowed_users.VARIABLE: str(PACKAGED_RULE)}
 
@@ -77,8 +77,7 @@ def test_a_crowd_of_strangers_delays_no_scrape(strangers: Strangers) -> None:
         data = server.folder.data
         foreign.add(strangers.start(b"--datadir=%s" % bytes(data), uid=0, cwd=data))
         sensor = stack.enter_context(Sensing(environment=packaged))
-        agent = Running(server, sensor=sensor.path, environment=packaged, only_named=False)
-        stack.enter_context(agent)
+        agent = stack.enter_context(Running(server, sensor=sensor.path, environment=packaged))
         crashing = threading.Thread(target=crash_loop, args=(data,))
         crashing.start()
         stack.callback(crashing.join)
